@@ -18,7 +18,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.controller import Reconciler
 from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.health import HealthServer
-from mptraining_operator.leader_election import Election, LeaseKeeper, NotLeading, Term
+from mptraining_operator.leader_election import LeaseKeeper, NotLeading, Term
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.pause import Pause
@@ -120,7 +120,8 @@ class Operator:
         self._event_recorder = EventRecorder(
             cluster, host=identity.name, clock=clock, count_dropped=metrics.count_dropped_event
         )
-        self._pause = Pause(self._cache, self._record_pause)
+        does = "leaves this job and its pods alone"
+        self._pause = Pause("job", does, self._cache.stored, self._record_pause)
         self._progress: ProgressEndpoint | None = None
         leader = cluster.fenced(self._check_term)
         self._namespace_objects = NamespaceObjects(leader, monotonic)
@@ -167,8 +168,15 @@ class Operator:
             on_event=metrics.watch_event,
             on_restart=metrics.count_watch_restart,
         )
-        election = Election(leases, identity, settings.lease, monotonic=monotonic, wall=clock)
-        self._lease = LeaseKeeper(election, settings.lease, on_started=self._lead, on_lost=self._stand_by)
+        self._lease = LeaseKeeper(
+            leases,
+            identity,
+            settings.lease,
+            monotonic=monotonic,
+            wall=clock,
+            on_started=self._lead,
+            on_lost=self._stand_by,
+        )
         self._health = HealthServer(
             settings.health_port,
             metrics=metrics.text,
@@ -197,7 +205,7 @@ class Operator:
             # A standby queues keys but does not process them.
             queue_age=lambda: self._queue.oldest_age() if self._lease.leading else 0.0,
             queue_depth=self._queue.depth,
-            paused_jobs=self._pause.paused_jobs,
+            paused_jobs=lambda: sum(job.paused for job in self._cache.jobs()),
             lease_transitions=self._lease.transitions,
             namespaces_unavailable=self._relister.unavailable,
         )

@@ -28,6 +28,7 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import JobStatus
+from mptraining_operator import place_in_queue
 from mptraining_operator.children import (
     NamespaceDeleted,
     NotCreated,
@@ -41,7 +42,6 @@ from mptraining_operator.children import (
 )
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.namespace_objects import NamespaceObjects
-from mptraining_operator.place_in_queue import PlaceInQueue
 from mptraining_operator.plan.actions import (
     Action,
     AllowPeers,
@@ -107,9 +107,6 @@ class Applier:
         self._clock = clock
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
-        self._place_in_queue = PlaceInQueue(
-            cluster, cache, pod_settings=pod_settings, put=self._put_batch_job, clock=clock
-        )
         self._gang_apis = gang_apis.GangApis(cluster, clock)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
@@ -160,7 +157,7 @@ class Applier:
         """Execute one action and return whether the job must be planned again."""
         match action:
             case StartAttempt():
-                return self._start(action, snapshot)
+                return self._creating(f"Job {snapshot.key.name}", snapshot, lambda: self._start(action, snapshot))
             case StartProbe():
                 self._start_probe(action, snapshot)
                 return False
@@ -169,7 +166,9 @@ class Applier:
                 return False
             case CreatePodGroup():
                 seen = next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
-                return seen is not None and self._create_pod_group(seen, snapshot)
+                if seen is None:
+                    return False
+                return self._creating(f"Job {seen.name}", snapshot, lambda: self._create_pod_group(seen, snapshot))
             case EndAttempt():
                 keep_frozen_job(self._cluster, snapshot, action.batch_job)
                 # Foreground: the Job exists until its pods are deleted.
@@ -192,73 +191,74 @@ class Applier:
                 return True
             case LeaveQueue():
                 return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
-            case JoinQueue() | ReportToQueue():
-                return self._place_in_queue.execute(action, snapshot)
+            case JoinQueue():
+                place = f"Job {names.queue_job(snapshot.key.name)}"
+                return self._creating(place, snapshot, lambda: self._join_queue(action, snapshot))
+            case ReportToQueue():
+                return self._report_to_queue(action, snapshot)
 
-    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:  # noqa: PLR0911 - a row of cases
+    def _creating(self, child: str, snapshot: Snapshot, create: Callable[[], bool]) -> bool:
+        """Return the result of `create`, or whether its refusal is a new one; `child` is refused as a whole."""
+        try:
+            return create()
+        except NamespaceDeleted:
+            return False
+        except NotCreated as no:
+            refusal = Refusal(no.child, no.message, self._clock(), no.kind)
+        except GangNotServed as no:
+            refusal = Refusal(child, str(no), self._clock(), "NoGang")
+        except Problem as problem:
+            refusal = Refusal(child, str(problem), self._clock(), "Invalid")
+        return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
+
+    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         if snapshot.job is None:
             return False
         owner = snapshot.owner
         text = frozen_text(action, snapshot)
         settings, attempt = self._pod_settings(owner), action.attempt_job
-        try:
-            gang = None
-            # An elastic job takes the workers that get a machine; a gang of all of them would get none.
-            if action.job.nodes_range is None:
-                gang = choose(
-                    snapshot.job.spec.scheduling or Scheduling(),
-                    attempt.processes,
-                    coscheduling=settings.coscheduling,
-                    volcano=settings.volcano,
-                    serves=self._gang_apis.serves,
-                )
-            # Built before any creation, so that an invalid pod template leaves no children.
-            job = indexed_job(
-                owner,
-                action.job.model_copy(update={"image": action.image}) if action.image else action.job,
-                snapshot.job.spec,
-                attempt=action.number,
-                settings=settings,
-                text=text,
-                gang=gang,
-                machine=action.machine,
-                nodes=action.nodes,
-                admitted=admitted(snapshot),
+        gang = None
+        # An elastic job takes the workers that get a machine; a gang of all of them would get none.
+        if action.job.nodes_range is None:
+            gang = choose(
+                snapshot.job.spec.scheduling or Scheduling(),
+                attempt.processes,
+                coscheduling=settings.coscheduling,
+                volcano=settings.volcano,
+                serves=self._gang_apis.serves,
             )
-            if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
-                return True
-            self._ensure_shared(snapshot.key.namespace)
-            if attempt.placement.device_class is not None:
-                devices = attempt.accelerator.count_per_node
-                template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
-                create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
-            # An attempt after the first has fields with which the job has run.
-            created = create_child(self._cluster, BATCH_JOBS, owner, job, strict=action.number == 1)
-            stored = job_objects.job_text(created)
-            if stored is not None and stored != text:
-                # Another process created it, before an upgrade or with other settings.
-                check_frozen_job(stored, f"Job {job['metadata']['name']}", snapshot)
-                text = stored
-        except Problem as problem:
-            return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(problem), self._clock(), "Invalid"))
-        except GangNotServed as no:
-            return self._refused(snapshot, Refusal(f"Job {snapshot.key.name}", str(no), self._clock(), "NoGang"))
-        except NotCreated as no:
-            return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
-        except NamespaceDeleted:
-            return False
+        # Built before any creation, so that an invalid pod template leaves no children.
+        job = indexed_job(
+            owner,
+            action.job.model_copy(update={"image": action.image}) if action.image else action.job,
+            snapshot.job.spec,
+            attempt=action.number,
+            settings=settings,
+            text=text,
+            gang=gang,
+            machine=action.machine,
+            nodes=action.nodes,
+            admitted=admitted(snapshot),
+        )
+        if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
+            return True
+        self._ensure_shared(snapshot.key.namespace)
+        if attempt.placement.device_class is not None:
+            devices = attempt.accelerator.count_per_node
+            template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
+            create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
+        # An attempt after the first has fields with which the job has run.
+        created = create_child(self._cluster, BATCH_JOBS, owner, job, strict=action.number == 1)
+        stored = job_objects.job_text(created)
+        if stored is not None and stored != text:
+            # Another process created it, before an upgrade or with other settings.
+            check_frozen_job(stored, f"Job {job['metadata']['name']}", snapshot)
+            text = stored
         batch_job = self._put_batch_job(snapshot.key, created)
         self._started(snapshot, batch_job)
-        self._cache.update_lookups(
-            snapshot.key,
-            snapshot.uid,
-            job_text=text,
-            refusal=None,
-            job_file_missing=False,
-        )
-        if batch_job.gang:
-            return self._create_pod_group(batch_job, snapshot)
-        return False
+        known = {"job_text": text, "refusal": None, "job_file_missing": False}
+        self._cache.update_lookups(snapshot.key, snapshot.uid, **known)
+        return bool(batch_job.gang) and self._create_pod_group(batch_job, snapshot)
 
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
         """Create the PodGroup of an Indexed Job."""
@@ -266,8 +266,7 @@ class Applier:
             return False
         api = by_api_version(seen.gang)
         if api is None:
-            message = f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
-            return self._refused(snapshot, Refusal(f"Job {seen.name}", message, self._clock(), "NoGang"))
+            raise GangNotServed(f"{seen.gang} of Job {seen.name} is not known to this version of the operator")
         spec, text = snapshot.job.spec, snapshot.lookups.job_text
         if text:
             spec = with_frozen_template(spec, ResolvedJob.read(text))
@@ -283,13 +282,26 @@ class Applier:
             queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
             priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
         )
-        try:
-            create_child(self._cluster, gang_apis.resource(api), dataclasses.replace(owner, uid=seen.uid), body)
-        except NotCreated as no:
-            return self._refused(snapshot, Refusal(no.child, no.message, self._clock(), no.kind))
-        except NamespaceDeleted:
-            return False
+        create_child(self._cluster, gang_apis.resource(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
+
+    def _join_queue(self, action: JoinQueue, snapshot: Snapshot) -> bool:
+        settings = self._pod_settings(snapshot.owner)
+        self._put_batch_job(snapshot.key, place_in_queue.create_place(self._cluster, snapshot, action, settings))
+        self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
+        return True
+
+    def _report_to_queue(self, action: ReportToQueue, snapshot: Snapshot) -> bool:
+        """Write the status; return whether the queue's Job is another one than observed, or was changed since."""
+        key, changes = snapshot.key, place_in_queue.status_changes(action, self._clock())
+        written, stored = self._cluster.patch_status_or_read(
+            BATCH_JOBS, key.namespace, action.queue_job, action.version, changes
+        )
+        if stored is None or stored["metadata"]["uid"] != action.uid:
+            self._cache.remove_missing(key, action.uid)
+        if stored is not None:
+            self._put_batch_job(key, stored)
+        return not written
 
     def _start_probe(self, action: StartProbe, snapshot: Snapshot) -> None:
         """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
@@ -327,9 +339,6 @@ class Applier:
                 return
             raise
         self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
-
-    def _refused(self, snapshot: Snapshot, refusal: Refusal) -> bool:
-        return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
     def _config_map(self, owner: Owner, text: str, snapshot: Snapshot) -> bool:
         """Create the ConfigMap of a job that is too large for a template; return whether it has another frozen job.

@@ -100,14 +100,6 @@ _WATCH_SECONDS = 300
 _SILENT_WATCH_SECONDS = 90.0
 
 
-def _count_nothing(verb: str, resource: str, code: int) -> None:
-    """Count nothing, without metrics."""
-
-
-def _allow() -> None:
-    """Allow every write, without a fence."""
-
-
 class Cluster:
     """Client of the API server. Thread-safe."""
 
@@ -115,7 +107,7 @@ class Cluster:
         self,
         api: Any,
         *,
-        count: Counter = _count_nothing,
+        count: Counter = lambda verb, resource, code: None,
         read_seconds: float = READ_SECONDS,
         server_time: ServerTime | None = None,
     ) -> None:
@@ -124,7 +116,7 @@ class Cluster:
         self._count = count
         self._read_seconds = read_seconds
         self._server_time = server_time
-        self._fence: Callable[[], None] = _allow
+        self._fence: Callable[[], None] = lambda: None
 
     def fenced(self, fence: Callable[[], None]) -> Cluster:
         """Return a client on the same connections that calls `fence`, which may raise, right before each write."""
@@ -133,17 +125,10 @@ class Cluster:
         return client
 
     @classmethod
-    def connect(
-        cls,
-        *,
-        connections: int,
-        count: Counter = _count_nothing,
-        read_seconds: float = READ_SECONDS,
-        server_time: ServerTime | None = None,
-    ) -> Cluster:
+    def connect(cls, *, connections: int, **options: Any) -> Cluster:
         """Connect with the pod's service account, else with KUBECONFIG. Raises ApiProblem if there is neither.
 
-        `connections` is the size of the connection pool.
+        `connections` is the size of the connection pool; `options` as of the class.
         """
         from kubernetes import client, config
 
@@ -159,7 +144,7 @@ class Cluster:
         configuration.retries = False  # The work queue retries, with a new plan.
         api = client.ApiClient(configuration)
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
-        return cls(api, count=count, read_seconds=read_seconds, server_time=server_time)
+        return cls(api, **options)
 
     def serves(self, resource: Resource) -> bool:
         """Return whether API discovery lists the resource. Raises ApiProblem."""

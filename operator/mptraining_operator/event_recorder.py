@@ -113,16 +113,12 @@ class EventRecorder:
             if self._repeated_soon(event, now):
                 return
             events = self._warnings if record.type == "Warning" else self._others
-            reason: DropReason | None = None
-            if len(events) >= LONGEST_QUEUE:
-                reason = "QueueFull"
-            elif not self._take_token((event.uid, record.type), now):
-                reason = "RateLimited"
-            else:
+            full = len(events) >= LONGEST_QUEUE
+            if not full and self._take_token((event.uid, record.type), now):
                 events.append(event)
                 self._changed.notify()
-        if reason is not None:
-            self._count_dropped(reason)
+                return
+        self._count_dropped("QueueFull" if full else "RateLimited")
 
     def _repeated_soon(self, event: _QueuedEvent, now: float) -> bool:
         count, last = self._written.get(event.name, (0, 0.0))
@@ -166,36 +162,32 @@ class EventRecorder:
         now = self._clock()
         if self._repeated_soon(event, now):
             return
-        count, _ = self._written.get(event.name, (0, 0.0))
-        if count and self._repeat(event, count + 1, now):
-            self._remember(event, count + 1, now)
-            return
-        try:
-            self._cluster.create(EVENTS, event.key.namespace, self._event(event, now))
-        except ApiProblem as problem:
-            # The Event was written before this replica started.
-            if problem.status != 409:
-                raise
-        self._remember(event, 1, now)
-
-    def _repeat(self, event: _QueuedEvent, count: int, now: float) -> bool:
-        """Update the count of an Event; return whether the Event still exists."""
-        try:
-            self._cluster.patch(
-                EVENTS, event.key.namespace, event.name, {"count": count, "lastTimestamp": format_time(now)}
-            )
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            return False
-        return True
-
-    def _remember(self, event: _QueuedEvent, count: int, now: float) -> None:
+        count = self._written.get(event.name, (0, 0.0))[0] + 1
+        if count > 1 and not self._raise_count(event, count, now):
+            count = 1
+        if count == 1:
+            try:
+                self._cluster.create(EVENTS, event.key.namespace, self._event(event, now))
+            except ApiProblem as problem:
+                # The Event was written before this replica started.
+                if problem.status != 409:
+                    raise
         with self._changed:
             self._written[event.name] = count, now
             self._written.move_to_end(event.name)
             while len(self._written) > _REMEMBERED:
                 self._written.popitem(last=False)
+
+    def _raise_count(self, event: _QueuedEvent, count: int, now: float) -> bool:
+        """Update the count of an Event; return whether the Event still exists."""
+        change = {"count": count, "lastTimestamp": format_time(now)}
+        try:
+            self._cluster.patch(EVENTS, event.key.namespace, event.name, change)
+        except ApiProblem as problem:
+            if problem.status != 404:
+                raise
+            return False
+        return True
 
     def _event(self, event: _QueuedEvent, now: float) -> dict[str, Any]:
         record, key = event.record, event.key

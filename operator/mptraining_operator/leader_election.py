@@ -242,13 +242,13 @@ def request_seconds(settings: LeaseSettings) -> float:
     return left / 2
 
 
-def must_stop(renewed: float, now: float, duration: float) -> bool:
-    """Return whether a leader whose last successful renewal began at `renewed` must stop."""
-    return now - renewed >= duration * _STOP_FRACTION
+class LeaseKeeper:
+    """The election of one replica, in a thread, which begins and ends the replica's terms.
 
-
-class Election:
-    """The election of one replica, without a thread. `monotonic` is in seconds, `wall` in seconds since 1970."""
+    `monotonic` is in seconds, `wall` in seconds since 1970. `on_started` is called with each new term. `on_lost` is
+    called with the cause after a term has ended; it returns when the workers of that term have left, and only then the
+    next step may begin another term.
+    """
 
     def __init__(
         self,
@@ -258,140 +258,21 @@ class Election:
         *,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
+        on_started: Callable[[Term], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._identity = identity
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
-        self._seen: ObservedLease | None = None
-        self._raw: Raw = {}
-        self._renewed = 0.0
-        self.leading = False
-
-    def step(self) -> bool:
-        """Take or renew the Lease, or wait, and set `leading`; log an API error and return False for the next step."""
-        began = self._monotonic()
-        try:
-            self._step_once(began)
-        except ApiProblem as problem:
-            # 409: another replica was faster, which the next step observes.
-            level = logging.DEBUG if problem.status == 409 else logging.WARNING
-            _log.log(level, "the lease %s: %s", self._settings.name, problem)
-            return False
-        return True
-
-    def transitions(self) -> int | None:
-        """Return the leaseTransitions as they were last read; None before the first read."""
-        return self._seen.transitions if self._seen else None
-
-    def overdue(self) -> bool:
-        """Return whether this leader must stop immediately, because another replica may soon take the Lease."""
-        return self.leading and must_stop(self._renewed, self._monotonic(), self._settings.duration_seconds)
-
-    def lost(self) -> bool:
-        """Return whether another replica holds the Lease of this leader."""
-        return self.leading and self._seen is not None and self._seen.holder != self._identity.name
-
-    def stand_by(self) -> None:
-        """Stop leading without a call; the next step reads the Lease, and may take or renew it."""
-        self.leading = False
-
-    def release(self) -> None:
-        """Release the Lease so that another replica can take it immediately. Best effort."""
-        if not self.leading:
-            return
-        self.leading = False
-        try:
-            self._write(holder="", transitions=self._seen.transitions if self._seen else 0)
-        except ApiProblem as problem:
-            _log.warning("the lease was not released, a successor waits until it expires: %s", problem)
-
-    def _step_once(self, began: float) -> None:
-        """Read and write the Lease. A leader writes first and reads only after a conflict.
-
-        With a slow API server, one call may be in time where two are not.
-        """
-        if not self.leading:
-            self._read(began)
-        try:
-            self._advance(began)
-        except ApiProblem as problem:
-            if not self.leading or problem.status not in (404, 409):
-                raise
-            # Another replica wrote the Lease, or this replica did and the response was lost.
-            self._read(began)
-            self._advance(began)
-
-    def _read(self, began: float) -> None:
-        try:
-            self._raw = self._cluster.get(LEASES, self._identity.namespace, self._settings.name)
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            self._seen = None
-        else:
-            self._seen = observe(self._seen, self._raw, began)
-
-    def _advance(self, began: float) -> None:
-        move = next_action(self._seen, self._identity.name, began, self._settings.duration_seconds)
-        if move is LeaseAction.WAIT or (self.leading and move is LeaseAction.TAKE):
-            return
-        transitions = self._seen.transitions if self._seen else 0
-        if move is LeaseAction.CREATE:
-            self._raw = {"metadata": {"name": self._settings.name, "namespace": self._identity.namespace}}
-        self._write(
-            holder=self._identity.name,
-            transitions=transitions + (move is LeaseAction.TAKE),
-            make=move is LeaseAction.CREATE,
-        )
-        self._renewed = began
-        self.leading = True
-
-    def _write(self, *, holder: str, transitions: int, make: bool = False) -> None:
-        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        old = self._raw.get("spec") or {}
-        acquired = old.get("acquireTime") if old.get("holderIdentity") == holder else now
-        body = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": self._raw["metadata"],
-            "spec": {
-                "holderIdentity": holder,
-                "leaseDurationSeconds": self._settings.duration_seconds if holder else 1,
-                "acquireTime": acquired,
-                "renewTime": now,
-                "leaseTransitions": transitions,
-            },
-        }
-        if make:
-            answer = self._cluster.create(LEASES, self._identity.namespace, body)
-        else:
-            answer = self._cluster.replace(LEASES, self._identity.namespace, self._settings.name, body)
-        self._raw = answer
-        self._seen = observe(None, answer, self._monotonic())
-
-
-class LeaseKeeper:
-    """The election in a thread, which also begins and ends the terms of this replica.
-
-    `on_started` is called with each new term. `on_lost` is called with the cause after a term has ended; it returns
-    when the workers of that term have left, and only then the next step may begin another term.
-    """
-
-    def __init__(
-        self,
-        election: Election,
-        settings: LeaseSettings,
-        *,
-        on_started: Callable[[Term], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._election = election
-        self._seconds = settings.renew_seconds
-        self._retry_seconds = min(settings.renew_seconds, settings.duration_seconds * _RETRY_FRACTION)
         self._on_started = on_started
         self._on_lost = on_lost
+        self._seen: ObservedLease | None = None
+        self._raw: Raw = {}
+        # Whether this replica took the Lease, and when the last renewal that succeeded began.
+        self._holds = False
+        self._renewed = 0.0
         self._terms = 0
         self._term: Term | None = None
         self._stop = threading.Event()
@@ -403,8 +284,8 @@ class LeaseKeeper:
         return term is not None and not term.over
 
     def transitions(self) -> int | None:
-        """Return the Lease's leaseTransitions as this replica last read them; takes no lock."""
-        return self._election.transitions()
+        """Return the leaseTransitions as they were last read; None before the first read. Takes no lock."""
+        return self._seen.transitions if self._seen else None
 
     def start(self) -> None:
         self._thread.start()
@@ -414,26 +295,38 @@ class LeaseKeeper:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        if release and not self._thread.is_alive():
-            self._election.release()
+        if not release or self._thread.is_alive() or not self._holds:
+            return
+        self._holds = False
+        try:
+            self._write(holder="", transitions=self.transitions() or 0)
+        except ApiProblem as problem:
+            _log.warning("the lease was not released, a successor waits until it expires: %s", problem)
 
     def turn(self) -> float:
         """Make one step of the election, then end the term or begin one; return the seconds until the next turn."""
         # Before the step as well: a renewal that is due must not continue a term that is overdue.
         self._end_if_over()
-        done = self._election.step()
+        done = self._step()
         self._end_if_over()
-        if self._term is None and self._election.leading and not self._election.overdue():
+        if self._term is None and self._holds and not self._overdue():
             self._terms += 1
-            self._term = Term(self._terms, self._election.overdue)
+            self._term = Term(self._terms, self._overdue)
             self._on_started(self._term)
-        return self._seconds if done or self._term is None else self._retry_seconds
+        seconds = self._settings.renew_seconds
+        usual = done or self._term is None
+        return seconds if usual else min(seconds, self._settings.duration_seconds * _RETRY_FRACTION)
+
+    def _overdue(self) -> bool:
+        """Return whether this leader must stop immediately, because another replica may soon take the Lease."""
+        late = self._monotonic() - self._renewed >= self._settings.duration_seconds * _STOP_FRACTION
+        return self._holds and late
 
     def _end_if_over(self) -> None:
         term = self._term
         if term is None:
             return
-        if self._election.lost():
+        if self._holds and self._seen is not None and self._seen.holder != self._identity.name:
             cause = "another replica holds the lease"
         elif term.over:
             cause = "the lease could not be renewed in time"
@@ -441,14 +334,76 @@ class LeaseKeeper:
             return
         term.ended.set()
         self._term = None
-        self._election.stand_by()
+        # The next step reads the Lease, and may take or renew it.
+        self._holds = False
         self._on_lost(cause)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            seconds = self._seconds
+            seconds = self._settings.renew_seconds
             try:
                 seconds = self.turn()
             except Exception:  # noqa: BLE001 - without this thread the replica would never lead again
                 _log.exception("an error in the leader election; trying again")
             self._stop.wait(seconds)
+
+    def _step(self) -> bool:
+        """Take or renew the Lease, or wait; log an API error and return False for the next step.
+
+        A leader writes first and reads only after a conflict: with a slow API server, one call may be in time where two
+        are not.
+        """
+        began = self._monotonic()
+        try:
+            if not self._holds:
+                self._read(began)
+            try:
+                self._advance(began)
+            except ApiProblem as problem:
+                if not self._holds or problem.status not in (404, 409):
+                    raise
+                # Another replica wrote the Lease, or this replica did and the response was lost.
+                self._read(began)
+                self._advance(began)
+        except ApiProblem as problem:
+            # 409: another replica was faster, which the next step observes.
+            level = logging.DEBUG if problem.status == 409 else logging.WARNING
+            _log.log(level, "the lease %s: %s", self._settings.name, problem)
+            return False
+        return True
+
+    def _read(self, began: float) -> None:
+        found = self._cluster.get_if_exists(LEASES, self._identity.namespace, self._settings.name)
+        self._raw = found or {"metadata": {"name": self._settings.name, "namespace": self._identity.namespace}}
+        self._seen = observe(self._seen, found, began) if found else None
+
+    def _advance(self, began: float) -> None:
+        move = next_action(self._seen, self._identity.name, began, self._settings.duration_seconds)
+        if move is LeaseAction.WAIT or (self._holds and move is LeaseAction.TAKE):
+            return
+        transitions = (self.transitions() or 0) + (move is LeaseAction.TAKE)
+        self._write(holder=self._identity.name, transitions=transitions)
+        self._renewed = began
+        self._holds = True
+
+    def _write(self, *, holder: str, transitions: int) -> None:
+        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = self._raw.get("spec") or {}
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": self._raw["metadata"],
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": self._settings.duration_seconds if holder else 1,
+                "acquireTime": before.get("acquireTime") if before.get("holderIdentity") == holder else now,
+                "renewTime": now,
+                "leaseTransitions": transitions,
+            },
+        }
+        namespace = self._identity.namespace
+        if self._seen is None:
+            self._raw = self._cluster.create(LEASES, namespace, body)
+        else:
+            self._raw = self._cluster.replace(LEASES, namespace, self._settings.name, body)
+        self._seen = observe(None, self._raw, self._monotonic())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Literal
 
@@ -44,75 +45,64 @@ class Metrics:
         # The creation time of each counter would be another series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._reconcile = Histogram(
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+
+        def counting(name: str, text: str, *labels: str) -> Callable[..., None]:
+            """Return the function that counts one event with the values of the labels."""
+            made = counter(name, text, labels)
+            return lambda *values: made.labels(*map(str, values)).inc()
+
+        self.observe_reconcile = histogram(
             "mptraining_reconcile_seconds",
             "Seconds of one reconcile of a job, calls to the API server included.",
             buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._calls = Counter(
+        ).observe
+        self.count_call: Callable[[str, str, int], None] = counting(
             "mptraining_api_calls",
             "Calls to the API server by this client; code 0 without a response.",
-            ("verb", "resource", "code"),
-            registry=self.registry,
+            *("verb", "resource", "code"),
         )
-        self._restarts = Counter(
-            "mptraining_restarts", "Restarts of jobs by their cause.", ("cause",), registry=self.registry
-        )
-        self._lost = Counter(
+        self._restarts = counter("mptraining_restarts", "Restarts of jobs by their cause.", ("cause",))
+        self._lost = counter(
             "mptraining_accelerator_seconds_lost",
             "Accelerator seconds from the end of an attempt until the next one runs.",
             ("accelerator",),
-            registry=self.registry,
         )
-        self._dropped_events = Counter(
+        self.count_dropped_event: Callable[[str], None] = counting(
             "mptraining_events_dropped",
             "Kubernetes Events that were not written: QueueFull, or RateLimited for one job.",
-            ("reason",),
-            registry=self.registry,
+            "reason",
         )
-        self._retries = Counter(
+        self.count_retry: Callable[[RetryCause], None] = counting(
             "mptraining_reconcile_retries",
             "Reconciles that failed and are retried: Api, Refused (a child was rejected), Bug (see the log).",
-            ("cause",),
-            registry=self.registry,
+            "cause",
         )
-        self._lists = Histogram(
+        self._lists = histogram(
             "mptraining_list_seconds",
             "Seconds of one list of a resource, all pages and their parsing included.",
             ("resource",),
             buckets=_LIST_SECONDS,
-            registry=self.registry,
         )
-        self._watch_restarts = Counter(
-            "mptraining_watch_restarts",
-            "Watch streams that ended and began again with a list.",
-            ("resource",),
-            registry=self.registry,
+        self.count_watch_restart: Callable[[str], None] = counting(
+            "mptraining_watch_restarts", "Watch streams that ended and began again with a list.", "resource"
         )
-        self._lease_changes = Counter(
+        self.count_lease_change: Callable[[LeaseChange], None] = counting(
             "mptraining_lease_changes",
             "Acquired and Lost by this replica, which stands by after a loss and may lead again.",
-            ("change",),
-            registry=self.registry,
+            "change",
         )
-        self._refused_reports = Counter(
-            "mptraining_progress_refused",
-            "Progress reports that were not accepted, by HTTP status.",
-            ("code",),
-            registry=self.registry,
+        self.count_refused_report: Callable[[int], None] = counting(
+            "mptraining_progress_refused", "Progress reports that were not accepted, by HTTP status.", "code"
         )
-        self._created_to_child = Histogram(
+        starts = partial(histogram, buckets=_START_SECONDS)
+        self._created_to_child = starts(
             "mptraining_created_to_child_seconds",
             "Seconds from the creation of a job to the creation of its first Indexed Job; once for each job.",
-            buckets=_START_SECONDS,
-            registry=self.registry,
         )
-        self._created_to_running = Histogram(
+        self._created_to_running = starts(
             "mptraining_created_to_running_seconds",
             "Seconds from the creation of a job until all workers of its first attempt run; once for each job.",
-            buckets=_START_SECONDS,
-            registry=self.registry,
         )
         self._leader = Gauge("mptraining_leader", "1 on the replica that reconciles.", registry=self.registry)
         info = Gauge("mptraining_operator_info", "Always 1.", ("version",), registry=self.registry)
@@ -133,17 +123,20 @@ class Metrics:
         """
 
         def gauges() -> Iterator[GaugeMetricFamily]:
-            jobs = GaugeMetricFamily("mptraining_jobs", "Jobs by phase.", labels=("phase",))
-            counts = jobs_by_phase()
-            for phase in sorted({each.value for each in Phase} | counts.keys()):
-                jobs.add_metric((phase,), counts.get(phase, 0))
-            yield jobs
+            yield by_label("mptraining_jobs", "Jobs by phase.", "phase", Phase, jobs_by_phase())
             yield GaugeMetricFamily(
                 "mptraining_queue_age_seconds", "Seconds that the job at the head has been waiting.", queue_age()
             )
             yield GaugeMetricFamily("mptraining_queue_depth", "Jobs that wait for a worker.", queue_depth())
             yield GaugeMetricFamily("mptraining_jobs_paused", "Jobs that their annotation pauses.", paused_jobs())
-            yield self._event_ages()
+            now = self._monotonic()
+            yield by_label(
+                "mptraining_watch_last_event_age_seconds",
+                "Seconds since the last event of the watch stream; a stream without changes grows old.",
+                "resource",
+                (),
+                {resource: max(0.0, now - at) for resource, at in self._last_events.copy().items()},
+            )
             unavailable = GaugeMetricFamily(
                 "mptraining_namespace_unavailable",
                 "1 for each namespace of the setting namespaces that cannot be listed, with the API server's reason.",
@@ -159,27 +152,12 @@ class Metrics:
 
         self.registry.register(ScrapeCollector(gauges))
 
-    def observe_reconcile(self, seconds: float) -> None:
-        self._reconcile.observe(seconds)
-
-    def count_retry(self, cause: RetryCause) -> None:
-        self._retries.labels(cause).inc()
-
     def observe_list(self, resource: str, seconds: float) -> None:
         self._lists.labels(resource).observe(seconds)
-
-    def count_watch_restart(self, resource: str) -> None:
-        self._watch_restarts.labels(resource).inc()
 
     def watch_event(self, resource: str) -> None:
         """Record the time of an event or bookmark of that resource's watch stream."""
         self._last_events[resource] = self._monotonic()
-
-    def count_lease_change(self, change: LeaseChange) -> None:
-        self._lease_changes.labels(change).inc()
-
-    def count_refused_report(self, status: int) -> None:
-        self._refused_reports.labels(str(status)).inc()
 
     def observe_first_child(self, uid: str, seconds: float) -> None:
         """Record the creation of the first Indexed Job of the job with that uid; later calls for it are ignored."""
@@ -190,12 +168,6 @@ class Metrics:
                 self._started.popitem(last=False)
         if not known:
             self._created_to_child.observe(max(0.0, seconds))
-
-    def count_call(self, verb: str, resource: str, code: int) -> None:
-        self._calls.labels(verb, resource, str(code)).inc()
-
-    def count_dropped_event(self, reason: str) -> None:
-        self._dropped_events.labels(reason).inc()
 
     def count_plan(self, plan: Plan) -> None:
         """Count the restart that the plan begins, the accelerator time that restarts cost, and the first run."""
@@ -213,16 +185,13 @@ class Metrics:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _event_ages(self) -> GaugeMetricFamily:
-        ages = GaugeMetricFamily(
-            "mptraining_watch_last_event_age_seconds",
-            "Seconds since the last event of the watch stream; a stream without changes grows old.",
-            labels=("resource",),
-        )
-        now = self._monotonic()
-        for resource, at in sorted(self._last_events.copy().items()):
-            ages.add_metric((resource,), max(0.0, now - at))
-        return ages
+
+def by_label(name: str, text: str, label: str, values: Iterable[str], counts: Mapping[str, float]) -> GaugeMetricFamily:
+    """Return a gauge with one series for each of the values, and for each other one that is counted."""
+    gauge = GaugeMetricFamily(name, text, labels=(label,))
+    for value in sorted({*map(str, values), *counts}):
+        gauge.add_metric((value,), counts.get(value, 0))
+    return gauge
 
 
 class ScrapeCollector(Collector):

@@ -1,48 +1,62 @@
-"""Pause of single jobs by their annotation `mptraining.dev/paused`.
+"""Pause of single jobs and sweeps by their annotation `mptraining.dev/paused`.
 
-The operator leaves a paused job and its children alone; deadlines continue, and are enforced when the pause ends.
+The operator leaves a paused job and its children alone, and starts no trial of a paused sweep; deadlines continue, and
+are enforced when the pause ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from mptraining_api.spec import PAUSED
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch.cache import Cache
 
-RecordEvent = Callable[[Key, EventRecord], None]
+
+class Pausable(Protocol):
+    """A stored job or sweep."""
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def paused(self) -> bool: ...
 
 
 class Pause:
-    """State of the pauses. Thread-safe for different jobs.
+    """State of the pauses of one kind of object. Thread-safe for different objects.
 
-    `record_event` receives one Event when a job is paused and one when it continues.
+    `stored` returns an object from its cache. `record_event` receives one Event when an object is paused, saying what
+    the operator `does` meanwhile, and one when it continues.
     """
 
-    def __init__(self, cache: Cache, record_event: RecordEvent) -> None:
-        self._cache = cache
+    def __init__(
+        self,
+        kind: str,
+        does: str,
+        stored: Callable[[Key], Pausable | None],
+        record_event: Callable[[Key, EventRecord], None],
+    ) -> None:
+        self._kind = kind
+        self._does = does
+        self._stored = stored
         self._record_event = record_event
-        # The uids of jobs whose pause an Event has reported.
+        # The uids of the objects whose pause an Event has reported.
         self._reported: dict[Key, str] = {}
 
-    def paused_jobs(self) -> int:
-        """Return the number of jobs that their annotation pauses."""
-        return sum(job.paused for job in self._cache.jobs())
-
     def holds(self, key: Key) -> bool:
-        """Return whether the job must be left alone; report the beginning and the end of its own pause."""
-        job = self._cache.stored(key)
-        if job is None:
+        """Return whether the object must be left alone; report the beginning and the end of its own pause."""
+        found = self._stored(key)
+        if found is None:
             self._reported.pop(key, None)
             return False
-        reported = self._reported.get(key) == job.uid
-        if job.paused and not reported:
-            self._reported[key] = job.uid
-            message = f"the operator leaves this job and its pods alone; to continue, remove the annotation {PAUSED}"
+        reported = self._reported.get(key) == found.uid
+        if found.paused and not reported:
+            self._reported[key] = found.uid
+            message = f"the operator {self._does}; to continue, remove the annotation {PAUSED}"
             self._record_event(key, EventRecord("Paused", message))
-        elif reported and not job.paused:
+        elif reported and not found.paused:
             del self._reported[key]
-            self._record_event(key, EventRecord("Unpaused", "the operator reconciles this job again"))
-        return job.paused
+            self._record_event(key, EventRecord("Unpaused", f"the operator reconciles this {self._kind} again"))
+        return found.paused

@@ -22,13 +22,7 @@ from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolve.runtime_settings import (
-    Runtime,
-    RuntimeName,
-    parse_settings,
-    refuse,
-    unknown_defaults,
-)
+from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
 from mptraining_api.spec import GROUP
 from mptraining_api.validation import patterns
 

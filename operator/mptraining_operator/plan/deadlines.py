@@ -33,12 +33,11 @@ def earliest_deadline(
     snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str
 ) -> Deadline | None:
     """Return the earliest deadline of the current attempt; `why` is the reason that a pending attempt waits."""
-    found = [
-        each
-        for each in (_pending(snapshot, status, batch_job, why), _active(snapshot, status), _progress(snapshot, status))
-        if each is not None
-    ]
-    return min(found, key=lambda each: each.at, default=None)
+    return _first(_pending(snapshot, status, batch_job, why), _active(snapshot, status), _progress(snapshot, status))
+
+
+def _first(*deadlines: Deadline | None) -> Deadline | None:
+    return min((each for each in deadlines if each is not None), key=lambda each: each.at, default=None)
 
 
 def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:
@@ -71,8 +70,8 @@ def deadline_before(due: float, snapshot: Snapshot, status: JobStatus, why: str)
     """
     # `end.with_uncharged_end` counts the pause as well.
     pending = _pending_since(due, snapshot, status, why) if has_never_run(status) else None
-    found = [each for each in (pending, _active(snapshot, status)) if each is not None and each.at <= due]
-    return min(found, key=lambda each: each.at, default=None)
+    first = _first(pending, _active(snapshot, status))
+    return first if first is not None and first.at <= due else None
 
 
 def has_never_run(status: JobStatus) -> bool:

@@ -11,7 +11,7 @@ from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions, end
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan, ReadJobFile, StartProbe
 from mptraining_operator.plan.capacity import nodes
-from mptraining_operator.plan.capacity.nodes import Growth, Resize
+from mptraining_operator.plan.capacity.nodes import Resize, Size
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
@@ -27,22 +27,6 @@ def _is_elastic(snapshot: Snapshot) -> bool:
 def _is_under_way(status: JobStatus) -> bool:
     attempt = conditions.current_attempt(status)
     return attempt is not None and attempt.outcome is None and not conditions.is_true(status, "Finished")
-
-
-def _shrunk(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> tuple[Resize | None, float | None]:
-    batch_job = snapshot.batch_job(status.current_attempt or 0)
-    if batch_job is None or conditions.is_true(status, "Running"):
-        return None, None
-    return nodes.shrunk(possible_nodes(job), snapshot, status, batch_job, now)
-
-
-def _growth(snapshot: Snapshot, status: JobStatus, job: ResolvedJob, now: float) -> Growth:
-    batch_job = snapshot.batch_job(status.current_attempt or 0)
-    if batch_job is None or batch_job.suspended or batch_job.deleting or batch_job.ended:
-        return Growth()
-    if not conditions.is_true(status, "Running"):
-        return Growth()
-    return nodes.growth(possible_nodes(job), snapshot, status, now)
 
 
 def _ended(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
@@ -67,7 +51,7 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     status, probe = found.status or snapshot.status, snapshot.probe
     if status is None:
         return found
-    grown, wake = Growth(keep=nodes.keeps_probe(status)), None
+    size = Size(keep=nodes.keeps_probe(status))
     actions: tuple[Action, ...] = ()
     if _is_elastic(snapshot) and _is_under_way(status):
         job = _frozen(snapshot)
@@ -75,17 +59,16 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
             read = ReadJobFile()
             known = snapshot.lookups.job_file_missing or read in found.actions
             return found if known else replace(found, actions=(*found.actions, read))
-        grown, (smaller, wake) = _growth(snapshot, status, job, now), _shrunk(snapshot, status, job, now)
-        resize, batch_job = smaller or grown.resize, snapshot.batch_job(status.current_attempt or 0)
-        if resize is not None and batch_job is not None:
-            return _ended(snapshot, status, batch_job, resize, now)
-        attempt = conditions.current_attempt(status)
-        if grown.create and attempt is not None:
-            actions = (StartProbe(job, attempt.machine or 0, grown.create),)
-    if probe is not None and not grown.keep and not probe.deleting:
+        batch_job, attempt = snapshot.batch_job(status.current_attempt or 0), conditions.current_attempt(status)
+        size = nodes.decide(possible_nodes(job), snapshot, status, batch_job, now) if batch_job else Size()
+        if size.resize is not None and batch_job is not None:
+            return _ended(snapshot, status, batch_job, size.resize, now)
+        if size.create and attempt is not None:
+            actions = (StartProbe(job, attempt.machine or 0, size.create),)
+    if probe is not None and not size.keep and not probe.deleting:
         # In the foreground: it exists until its machines are free.
         actions = (EndAttempt(probe.name, probe.uid),)
-    wakes = [each for each in (found.wake_at, wake, grown.wake_at) if each is not None]
+    wakes = [each for each in (found.wake_at, size.wake_at) if each is not None]
     if not actions and min(wakes, default=None) == found.wake_at:
         return found
     return replace(found, actions=(*found.actions, *actions), wake_at=min(wakes, default=None))

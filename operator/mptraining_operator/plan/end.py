@@ -190,11 +190,10 @@ _NO_REPORT = (
 )
 
 
-def attempt_ended(snapshot: Snapshot, now: float) -> Plan | None:
+def attempt_ended(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Finish the job if the current attempt succeeded; charge a failed attempt to its budget."""
-    status = snapshot.status
-    attempt = conditions.current_attempt(status) if status else None
-    if status is None or attempt is None or attempt.outcome is not None:
+    attempt = conditions.current_attempt(status)
+    if attempt is None or attempt.outcome is not None:
         return None
     batch_job = snapshot.batch_job(attempt.number)
     if batch_job is None:
@@ -249,7 +248,7 @@ def end_is_due(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
 
     All its pods are counted, or a trainer has failed or all have succeeded in pods that other containers keep alive.
     """
-    if batch_job.ended or batch_job.suspended or batch_job.deleting:
+    if batch_job.inactive:
         return None
     pods = snapshot.pods_of(batch_job.attempt)
     if any(not pod.terminated for pod in pods):
@@ -308,27 +307,18 @@ def _start_time(batch_job: SeenBatchJob) -> str:
 def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:
     """Record the outcome of the attempt; restart it if its retry budget allows, else fail the job."""
     limits = run_policy(snapshot)
+    retries, generation = limits.infrastructure_retries, snapshot.generation
     counts = {
         Budget.BACKOFF_LIMIT: ("application_failures", limits.backoff_limit, "backoffLimit"),
-        Budget.INFRASTRUCTURE_RETRIES: (
-            "infrastructure_restarts",
-            limits.infrastructure_retries,
-            "infrastructureRetries",
-        ),
+        Budget.INFRASTRUCTURE_RETRIES: ("infrastructure_restarts", retries, "infrastructureRetries"),
     }
-    generation = snapshot.generation
-    if outcome.budget not in counts:
-        status = conditions.with_finished(status, outcome, message, now, generation)
-        return Plan(
-            status=status,
-            actions=end_current_attempt(snapshot, status),
-            event_records=(EventRecord(outcome.reason, message, "Warning"),),
-        )
-    field, limit, name = counts[outcome.budget]
-    used = (getattr(status, field) or 0) + 1
-    status = status.model_copy(update={field: used})
+    field, limit, name = counts.get(outcome.budget, ("", 0, ""))
+    used = ((getattr(status, field) or 0) if field else 0) + 1
+    if field:
+        status = status.model_copy(update={field: used})
     if used > limit:
-        message = f"{sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
+        if field:
+            message = f"{sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
         status = conditions.with_finished(status, outcome, message, now, generation)
         return Plan(
             status=status,

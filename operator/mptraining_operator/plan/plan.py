@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions, elastic, end, queue_job, run, start, suspend_and_cleanup
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Snapshot
 
-Policy = Callable[[Snapshot, float], Plan | None]
+Policy = Callable[[Snapshot, JobStatus, float], Plan | None]
 
 
 def plan(snapshot: Snapshot, now: float) -> Plan:
@@ -21,40 +22,39 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     if snapshot.deleting:
         # The garbage collector deletes the children by their owner references.
         return Plan()
-    if snapshot.status is None:
+    status = snapshot.status
+    if status is None:
         return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
     if queue_job.managed_elsewhere(snapshot):
         # Nothing but its ttlSecondsAfterFinished.
-        return suspend_and_cleanup.clean_up_finished(snapshot, now) or Plan()
-    found = next((result for policy in POLICIES if (result := policy(snapshot, now)) is not None), Plan())
-    if snapshot.job is not None and not _first_status_follows(snapshot, found):
+        return suspend_and_cleanup.clean_up_finished(snapshot, status, now) or Plan()
+    found = next((result for policy in POLICIES if (result := policy(snapshot, status, now)) is not None), Plan())
+    if snapshot.job is not None and not _first_status_follows(snapshot, status, found):
         # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.
-        observed = conditions.with_generation_observed(found.status or snapshot.status, snapshot.generation)
+        observed = conditions.with_generation_observed(found.status or status, snapshot.generation)
         found = replace(found, status=observed)
-    if found.status == snapshot.status:
+    if found.status == status:
         found = replace(found, status=None)
     found = _with_deletions(elastic.with_size(found, snapshot, now), snapshot, now)
     return queue_job.with_queue_report(found, snapshot, now)
 
 
-def _first_status_follows(snapshot: Snapshot, found: Plan) -> bool:
+def _first_status_follows(snapshot: Snapshot, status: JobStatus, found: Plan) -> bool:
     """Return whether `start.record_first_attempt` will write the status, or writes it with this plan."""
     starts = any(isinstance(each, StartAttempt) for each in found.actions)
-    recorded = snapshot.status is not None and snapshot.status.current_attempt
-    return not recorded and found.status is None and (starts or bool(snapshot.batch_jobs))
+    return not status.current_attempt and found.status is None and (starts or bool(snapshot.batch_jobs))
 
 
-def _finished(snapshot: Snapshot, now: float) -> Plan | None:
+def _finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Clean up a finished job. A job that was refused before its first attempt and edited since is planned again."""
-    status = snapshot.status
-    if status and not status.current_attempt and snapshot.generation > (status.observed_generation or 0):
+    if not status.current_attempt and snapshot.generation > (status.observed_generation or 0):
         return None
-    return suspend_and_cleanup.clean_up_finished(snapshot, now)
+    return suspend_and_cleanup.clean_up_finished(snapshot, status, now)
 
 
-def _unreadable_spec(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: ARG001 - the signature of a policy
+def _unreadable_spec(snapshot: Snapshot, status: JobStatus, _: float) -> Plan | None:
     """Leave a running job unchanged if this version cannot read its spec."""
-    if snapshot.job is not None or snapshot.status is None or conditions.current_attempt(snapshot.status) is None:
+    if snapshot.job is not None or conditions.current_attempt(status) is None:
         return None
     return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))
 

@@ -44,13 +44,9 @@ def managed_elsewhere(snapshot: Snapshot) -> bool:
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
     found = snapshot.queue_job
-    if found is None or not _is_admitted(found) or found.placement is None or snapshot.queue_name is None:
+    if found is None or found.inactive or found.placement is None or snapshot.queue_name is None:
         return None
     return Admitted(found.name, found.uid, found.placement)
-
-
-def _is_admitted(queue_job: SeenBatchJob) -> bool:
-    return not (queue_job.suspended or queue_job.ended or queue_job.deleting)
 
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
@@ -163,12 +159,11 @@ def _message(snapshot: Snapshot) -> str:
     return f"waiting for the queue {snapshot.queue_name!r} to admit the job; its place there: {place}"
 
 
-def preempted(snapshot: Snapshot, now: float) -> Plan | None:
+def preempted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """End an attempt whose place in the queue is gone: preempted, or deleted; None for any other."""
-    status = snapshot.status
-    attempt = conditions.current_attempt(status) if status else None
+    attempt = conditions.current_attempt(status)
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
-    if status is None or attempt is None or attempt.outcome or batch_job is None or not batch_job.queue_uid:
+    if attempt is None or attempt.outcome or batch_job is None or not batch_job.queue_uid:
         return None
     place = admitted(snapshot)
     if batch_job.ended or (place is not None and place.uid == batch_job.queue_uid):

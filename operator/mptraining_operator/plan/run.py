@@ -20,12 +20,11 @@ _GAVE_BACK = (outcomes.SUSPENDED.reason, outcomes.QUEUE_PREEMPTED.reason)
 _POD_GROUP_RETRY = 10.0
 
 
-def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Report whether the attempt's pods wait or run, and enforce its deadlines."""
-    status = snapshot.status
-    attempt = conditions.current_attempt(status) if status else None
+    attempt = conditions.current_attempt(status)
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
-    if status is None or attempt is None or batch_job is None:
+    if attempt is None or batch_job is None:
         return None
     generation = snapshot.generation
     records: tuple[EventRecord, ...] = ()
@@ -78,7 +77,7 @@ def running_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     due = (
         *(each and each.at for each in times),
         creation,
-        _unschedulable_at(snapshot, batch_job, after),
+        None if conditions.is_true(after, "Running") else waiting.unschedulable_at(snapshot, batch_job),
         end_is_due(snapshot, batch_job),
         read and read.at,
         look,
@@ -166,26 +165,14 @@ def _model_waits(snapshot: Snapshot, status: JobStatus) -> str | None:
 
 def pod_group_creation(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
     """Return when to create the PodGroup that the pods of the Job wait for; None if it exists or is not needed."""
-    over = batch_job.suspended or batch_job.ended or batch_job.deleting
-    if not batch_job.gang or over or snapshot.lookups.pod_group_of == batch_job.uid:
+    if not batch_job.gang or batch_job.inactive or snapshot.lookups.pod_group_of == batch_job.uid:
         return None
     refusal = snapshot.lookups.refusal
     return batch_job.created if refusal is None else refusal.at + _POD_GROUP_RETRY
 
 
 def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
-    over = batch_job.suspended or batch_job.ended or batch_job.deleting
-    return batch_job.parallelism > 1 and not over and not snapshot.lookups.peers_allowed
-
-
-def _admitted_at(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:
-    """Return when the queue admitted the job, whose attempts share the admission; None without a queue."""
-    place = snapshot.queue_job
-    return place.started if place is not None and place.uid == batch_job.queue_uid else None
-
-
-def _unschedulable_at(snapshot: Snapshot, batch_job: SeenBatchJob, status: JobStatus) -> float | None:
-    return None if conditions.is_true(status, "Running") else waiting.unschedulable_at(snapshot, batch_job)
+    return batch_job.parallelism > 1 and not batch_job.inactive and not snapshot.lookups.peers_allowed
 
 
 def _ran_before(status: JobStatus) -> bool:
@@ -206,8 +193,8 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
         return ()
     kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
     lost = now - parse_time(before.completion_time)
-    admitted = _admitted_at(snapshot, batch_job)
-    if admitted is not None:
-        # While the job queued, other jobs used the accelerators.
-        lost = min(lost, now - admitted)
+    place = snapshot.queue_job
+    if place is not None and place.uid == batch_job.queue_uid and place.started is not None:
+        # Since its admission, which the attempts share. While the job queued, other jobs used the accelerators.
+        lost = min(lost, now - place.started)
     return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

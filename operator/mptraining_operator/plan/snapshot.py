@@ -142,6 +142,11 @@ class SeenBatchJob:
     gang: str = ""
 
     @property
+    def inactive(self) -> bool:
+        """Whether it starts no more pods: it has ended, is suspended, or is being deleted."""
+        return bool(self.suspended or self.ended or self.deleting)
+
+    @property
     def is_probe(self) -> bool:
         """Whether it looks for machines for an elastic job and is no attempt."""
         return self.attempt == names.PROBE_ATTEMPT

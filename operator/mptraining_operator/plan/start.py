@@ -76,18 +76,17 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
 _RECORD_AFTER = 3.0
 
 
-def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+def record_first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Record attempt 1, whose Indexed Job was created before the status was written.
 
     The Job's name and owner claim the attempt: a second creation, also by another replica, is a conflict. The write of
     the status is not on the way from the job to its pods.
     """
-    status = snapshot.status
     numbers = [each.attempt for each in snapshot.batch_jobs]
-    if status is None or status.current_attempt or status.attempts or numbers != [1]:
+    if status.current_attempt or status.attempts or numbers != [1]:
         return None
     batch_job = snapshot.batch_jobs[0]
-    starts = not (batch_job.ended or batch_job.suspended or batch_job.deleting or snapshot.suspend)
+    starts = not (batch_job.inactive or snapshot.suspend)
     due = batch_job.created + _RECORD_AFTER
     if starts and batch_job.ready + batch_job.succeeded < batch_job.parallelism and now < due:
         return Plan(wake_at=due)
@@ -95,31 +94,31 @@ def record_first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
     if isinstance(job, Plan):
         return job
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
-    start = machines.start_of_created(batch_job, job)
+    workers = batch_job.workers or batch_job.parallelism
+    start = machines.start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=workers)
     after = conditions.with_attempt_started(clean, start, min(batch_job.created, now), snapshot.generation)
     after = after.model_copy(update={"job_digest": batch_job.job_digest or None})
     recorded = replace(snapshot, status=after)
-    found = end.attempt_ended(recorded, now)
+    found = end.attempt_ended(recorded, after, now)
     if found is None and not snapshot.suspend:
-        found = run.running_attempt(recorded, now)
+        found = run.running_attempt(recorded, after, now)
     found = found or Plan(wake_at=now)
     records = (*_started(snapshot, after, start), *found.event_records)
     return replace(found, status=found.status or after, event_records=records)
 
 
-def first_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Start a job that has no attempt yet, or fail it if its spec is invalid."""
-    status = snapshot.status
-    if status is None or conditions.current_attempt(status) is not None:
+    if conditions.current_attempt(status) is not None:
         return None
     if status.current_attempt or snapshot.batch_jobs:
         return _adopted(snapshot, status, now)
     if snapshot.job is None:
-        return _invalid(snapshot, snapshot.problem, now)
+        return _invalid(snapshot, status, snapshot.problem, now)
     try:
         job = resolve(snapshot.job, snapshot.limits.cluster)
     except Problem as problem:
-        return _invalid(snapshot, str(problem), now)
+        return _invalid(snapshot, status, str(problem), now)
     # A job that was refused and then edited.
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
     if not no_live_pods(snapshot):
@@ -135,10 +134,8 @@ def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     return Plan(status=status, event_records=(EventRecord(found.reason, found.message),) if told else ())
 
 
-def _invalid(snapshot: Snapshot, message: str, now: float) -> Plan:
-    status = conditions.with_finished(
-        snapshot.status or JobStatus(), outcomes.INVALID_SPEC, message, now, snapshot.generation
-    )
+def _invalid(snapshot: Snapshot, status: JobStatus, message: str, now: float) -> Plan:
+    status = conditions.with_finished(status, outcomes.INVALID_SPEC, message, now, snapshot.generation)
     record = EventRecord(outcomes.INVALID_SPEC.reason, message, "Warning")
     return Plan(status=status, event_records=(record,))
 
@@ -147,30 +144,25 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Rebuild a status that was cleared in whole or in part: continue its current attempt, else the newest Job's."""
     number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
     batch_job = snapshot.batch_job(number)
+    elastic = snapshot.job is not None and snapshot.job.spec.elastic is not None
     attempt = Attempt(
         number=number,
-        machine=batch_job.machine or None if batch_job else None,
-        workers=batch_job.workers or batch_job.parallelism
-        if batch_job and snapshot.job and snapshot.job.spec.elastic
-        else None,
+        machine=(batch_job and batch_job.machine) or None,
+        workers=batch_job.workers or batch_job.parallelism if batch_job and elastic else None,
         start_time=format_time(batch_job.created if batch_job else now),
     )
     before = [each for each in status.attempts or () if each.number < number]
-    update: dict[str, object] = {
-        "current_attempt": number,
-        "attempts": [*before, attempt][-ATTEMPTS_KEPT:],
-    }
-    status = status.model_copy(update=update)
+    attempts = [*before, attempt][-ATTEMPTS_KEPT:]
+    status = status.model_copy(update={"current_attempt": number, "attempts": attempts})
     message = f"the status was edited; continuing with attempt {number}"
     status = conditions.with_waiting(status, Phase.PENDING, "Starting", message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
 
-def next_attempt(snapshot: Snapshot, now: float) -> Plan | None:
+def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Start the next attempt when all pods of the previous one have terminated and its backoff is over."""
-    status = snapshot.status
-    attempt = conditions.current_attempt(status) if status else None
-    if status is None or attempt is None or attempt.outcome is None:
+    attempt = conditions.current_attempt(status)
+    if attempt is None or attempt.outcome is None:
         return None
     ending = end_current_attempt(snapshot, status)
     if ending or not no_live_pods(snapshot):
@@ -202,14 +194,15 @@ def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tu
     return Plan(status=status, actions=actions, event_records=records)
 
 
-def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa: PLR0911 - a row of cases
+def recreate_missing_job(  # noqa: PLR0911 - a row of cases
+    snapshot: Snapshot, status: JobStatus, now: float
+) -> Plan | None:
     """Create the Indexed Job of the current attempt if it was never observed.
 
     The operator stopped between the status write and the creation, or the API server rejected a child.
     """
-    status = snapshot.status
-    attempt = conditions.current_attempt(status) if status else None
-    if status is None or attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
+    attempt = conditions.current_attempt(status)
+    if attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
         return None
     if status.phase == Phase.QUEUED:
         # The Job was deleted while it queued; pendingTimeoutSeconds does not count time in a queue.
@@ -239,15 +232,12 @@ def recreate_missing_job(snapshot: Snapshot, now: float) -> Plan | None:  # noqa
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    start = _within_admission(snapshot, machines.start_again(attempt, job))
+    again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
+    start = _within_admission(snapshot, again_as)
     if start.nodes != attempt.workers:
         size = {"workers": start.nodes}
-        written = written.model_copy(
-            update={
-                "attempts": [*(written.attempts or [])[:-1], attempt.model_copy(update=size)],
-                "workers": start.attempt_job.processes,
-            }
-        )
+        attempts = [*(written.attempts or [])[:-1], attempt.model_copy(update=size)]
+        written = written.model_copy(update={"attempts": attempts, "workers": start.attempt_job.processes})
         status = status.model_copy(update={"attempts": written.attempts})
     if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
         return queued
@@ -336,12 +326,8 @@ def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
 def _resolved(snapshot: Snapshot) -> ResolvedJob | Plan:
     """Resolve the spec: for the first attempt, or after the ConfigMap was deleted."""
     if snapshot.job is None:
-        return _unreadable(snapshot)
+        return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))
     try:
         return resolve(snapshot.job, snapshot.limits.cluster)
     except Problem as problem:
         return Plan(event_records=(EventRecord("OperatorProblem", str(problem), "Warning"),))
-
-
-def _unreadable(snapshot: Snapshot) -> Plan:
-    return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.outcomes import SUSPENDED
-from mptraining_api.status import ATTEMPTS_KEPT, parse_time
+from mptraining_api.status import ATTEMPTS_KEPT, JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import (
     Action,
@@ -22,10 +22,9 @@ from mptraining_operator.plan.snapshot import Snapshot
 from mptraining_operator.resources import names
 
 
-def clean_up_finished(snapshot: Snapshot, now: float) -> Plan | None:
+def clean_up_finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Terminate the Indexed Jobs of a finished job, also one restored from a backup, and delete it after its TTL."""
-    status = snapshot.status
-    if status is None or not conditions.is_true(status, "Finished"):
+    if not conditions.is_true(status, "Finished"):
         return None
     actions: list[Action] = [
         EndAttempt(each.name, each.uid) for each in snapshot.batch_jobs if not each.ended and not each.deleting
@@ -49,10 +48,9 @@ def delete_old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
     )
 
 
-def suspended(snapshot: Snapshot, now: float) -> Plan | None:
+def suspended(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Suspend the job; None if spec.runPolicy.suspend is not true."""
-    status = snapshot.status
-    if status is None or not snapshot.suspend:
+    if not snapshot.suspend:
         return None
     attempt = conditions.current_attempt(status)
     # Jobs of any attempt: the status may have been cleared.

@@ -99,14 +99,13 @@ def node_not_ready(snapshot: Snapshot, now: float) -> Wait | None:
         return _previous(snapshot, NODE_NOT_READY)
     if not unready:
         return None
-    ran = snapshot.status is not None and snapshot.status.phase in (Phase.RUNNING, Phase.RESTARTING)
     nodes = " ".join(unready)
     message = (
         f"pods do not end, because their node is not ready: {nodes}. Their processes may still write checkpoints. "
         f"If the machine is gone: kubectl taint nodes {nodes} {OUT_OF_SERVICE}=nodeshutdown:NoExecute, "
         f"or kubectl delete node {nodes}"
     )
-    return Wait(Phase.RESTARTING if ran else Phase.PENDING, NODE_NOT_READY, message)
+    return Wait(_phase_after(snapshot), NODE_NOT_READY, message)
 
 
 def pods_do_not_end(snapshot: Snapshot, now: float) -> Wait | None:
@@ -115,12 +114,16 @@ def pods_do_not_end(snapshot: Snapshot, now: float) -> Wait | None:
     pod = next((pod for pod in _ending(snapshot) if now >= (pod.deletion or now) + 2 * snapshot.limits.stuck_pod), None)
     if unready is not None or pod is None:
         return unready
-    ran = snapshot.status is not None and snapshot.status.phase in (Phase.RUNNING, Phase.RESTARTING)
     message = (
         f"pod {pod.name} was deleted and does not end: a finalizer or a container keeps it. It shows both: "
         f"kubectl get pod {pod.name} --namespace {snapshot.key.namespace} --output yaml"
     )
-    return Wait(Phase.RESTARTING if ran else Phase.PENDING, PODS_DO_NOT_END, message)
+    return Wait(_phase_after(snapshot), PODS_DO_NOT_END, message)
+
+
+def _phase_after(snapshot: Snapshot) -> Phase:
+    ran = snapshot.status is not None and snapshot.status.phase in (Phase.RUNNING, Phase.RESTARTING)
+    return Phase.RESTARTING if ran else Phase.PENDING
 
 
 def next_stuck(snapshot: Snapshot, now: float) -> float | None:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, launch
+from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, Launch, launch
 from mptraining_api.pods.fields import InitContainer, PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import defaults
@@ -84,16 +84,6 @@ _PLATFORM_SECURITY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One attempt: its number, machine and nodes, and the text of the frozen job."""
-
-    number: int
-    machine: int
-    nodes: int | None
-    text: str
-
-
 def with_frozen_template(spec: JobSpec, job: ResolvedJob) -> JobSpec:
     """Return the spec with the pod template that attempt 1 had with its runtime, if it had one."""
     return spec if job.runtime is None else spec.model_copy(update={"pod_template": job.runtime.pod_template})
@@ -123,18 +113,15 @@ def indexed_job(
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     spec = with_frozen_template(spec, job)
-    scheduling = spec.scheduling or Scheduling()
     text = text or job.to_json()
     job = for_attempt(job, machine=machine, nodes=nodes)
-    labels = names.attempt_labels(owner.name, owner.uid, attempt)
-    of_attempt = _Attempt(attempt, machine, nodes, text)
-    template = _template(owner, job, spec, scheduling, of_attempt, settings, gang)
+    pods = _Pods(owner, job, spec, settings, attempt, machine, nodes, text, gang)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         # No ttlSecondsAfterFinished: the operator deletes the Job, and a TTL breaks Kueue's preemption (kueue#2923).
         "metadata": {
-            **metadata(owner, names.batch_job(owner.name, attempt), labels),
+            **metadata(owner, names.batch_job(owner.name, attempt), pods.labels),
             "annotations": {
                 names.JOB_DIGEST: job_digest(text),
                 **({names.GANG: gang.api.api_version} if gang else {}),
@@ -155,7 +142,7 @@ def indexed_job(
             "podFailurePolicy": {
                 "rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
-            "template": template,
+            "template": pods.template(),
         },
     }
     # The Job must not share mutable values with the frozen spec or with the next attempt.
@@ -163,224 +150,219 @@ def indexed_job(
     return built if admitted is None else with_admission(built, admitted)
 
 
-@contextmanager
-def _reading(pod_template: PodTemplate, attempt: _Attempt) -> Iterator[None]:
-    """Raise InvalidSpec for an error in reading the template's untyped fields, such as env."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if attempt.number > 1 or pod_template == PodTemplate():
-            # A fault of the operator: pods were built of that template before, or it is empty.
-            raise
-        raise InvalidSpec(
-            "spec.podTemplate",
-            f"no pod can be built of it: {type(error).__name__}: {error}",
-            expected="the fields of a pod, as `kubectl explain pod.spec` prints them",
-        ) from error
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """The pods of one attempt: `machine` and `nodes` are the attempt's, `text` is that of the frozen job."""
 
+    owner: Owner
+    job: ResolvedJob
+    spec: JobSpec
+    settings: PodSettings
+    attempt: int
+    machine: int
+    nodes: int | None
+    text: str
+    gang: Gang | None
 
-def _template(
-    owner: Owner,
-    job: ResolvedJob,
-    spec: JobSpec,
-    scheduling: Scheduling,
-    attempt: _Attempt,
-    settings: PodSettings,
-    gang: Gang | None,
-) -> dict[str, Any]:
-    pod_template = spec.pod_template or PodTemplate()
-    group = names.batch_job(owner.name, attempt.number)
-    priority = scheduling.priority_class_name or settings.priority_class_name
-    return {
-        "metadata": {
-            "labels": {
-                **settings.labels,
-                **(pod_template.labels or {}),
-                **names.attempt_labels(owner.name, owner.uid, attempt.number),
-                **({names.PEERS: "true"} if job.processes > 1 else {}),
-                **pod_labels(gang, group),
+    @property
+    def labels(self) -> dict[str, str]:
+        return names.attempt_labels(self.owner.name, self.owner.uid, self.attempt)
+
+    @property
+    def written(self) -> PodTemplate:
+        """The job's own pod template."""
+        return self.spec.pod_template or PodTemplate()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise InvalidSpec for an error in reading the template's untyped fields, such as env."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if self.attempt > 1 or self.written == PodTemplate():
+                # A fault of the operator: pods were built of that template before, or it is empty.
+                raise
+            raise InvalidSpec(
+                "spec.podTemplate",
+                f"no pod can be built of it: {type(error).__name__}: {error}",
+                expected="the fields of a pod, as `kubectl explain pod.spec` prints them",
+            ) from error
+
+    def template(self) -> dict[str, Any]:
+        written, settings = self.written, self.settings
+        group = names.batch_job(self.owner.name, self.attempt)
+        return {
+            "metadata": {
+                "labels": {
+                    **settings.labels,
+                    **(written.labels or {}),
+                    **self.labels,
+                    **({names.PEERS: "true"} if self.job.processes > 1 else {}),
+                    **pod_labels(self.gang, group),
+                },
+                # Eviction of one worker by the cluster autoscaler restarts all of them.
+                "annotations": {
+                    **(written.annotations or {}),
+                    SAFE_TO_EVICT: "false",
+                    **({names.RESOLVED_JOB: self.text} if fits_template(self.text) else {}),
+                    **pod_annotations(self.gang, group),
+                },
             },
-            # Eviction of one worker by the cluster autoscaler restarts all of them.
-            "annotations": {
-                **(pod_template.annotations or {}),
-                SAFE_TO_EVICT: "false",
-                **({names.RESOLVED_JOB: attempt.text} if fits_template(attempt.text) else {}),
-                **pod_annotations(gang, group),
+            "spec": {
+                "restartPolicy": "Never",
+                "subdomain": names.SERVICE,
+                "terminationGracePeriodSeconds": settings.grace_seconds,
+                "securityContext": _PLATFORM_SECURITY if settings.platform_user else _POD_SECURITY,
+                # Service links add variables for every Service of the namespace: thousands, with colliding names.
+                "enableServiceLinks": False,
+                **self._identity(),
+                **pod_fields(self.gang),
+                **self._placement(),
+                **_given(
+                    runtimeClassName=written.runtime_class_name,
+                    dnsPolicy=written.dns_policy,
+                    dnsConfig=written.dns_config,
+                ),
+                **self._containers(),
             },
-        },
-        "spec": {
-            "restartPolicy": "Never",
-            "subdomain": names.SERVICE,
-            "terminationGracePeriodSeconds": settings.grace_seconds,
-            "securityContext": _PLATFORM_SECURITY if settings.platform_user else _POD_SECURITY,
-            # Service links add variables for every Service of the namespace: thousands, with colliding names.
-            "enableServiceLinks": False,
-            **_service_account(pod_template),
-            **_pull_secrets(pod_template, settings),
-            **({"priorityClassName": priority} if priority else {}),
-            **({"schedulerName": scheduling.scheduler_name} if scheduling.scheduler_name else {}),
-            **pod_fields(gang),
-            **_placement(owner, job, pod_template, attempt, settings),
-            **_pod_fields(pod_template),
-            **_containers(owner, job, pod_template, attempt, settings, _changed(job, spec)),
-        },
-    }
+        }
 
+    def _identity(self) -> dict[str, Any]:
+        """Return the service account, pull secrets, priority and scheduler.
 
-def _pod_fields(pod_template: PodTemplate) -> dict[str, Any]:
-    found = {
-        "runtimeClassName": pod_template.runtime_class_name,
-        "dnsPolicy": pod_template.dns_policy,
-        "dnsConfig": pod_template.dns_config,
-    }
-    return {name: value for name, value in found.items() if value}
+        Without an account in the job, no token for the Kubernetes API is mounted; with one the pod leaves
+        `automountServiceAccountToken` unset, so that the account's own value applies. Google credentials need no token
+        in the pod: GKE's metadata server provides them for the pod's account.
+        """
+        account, scheduling = self.written.service_account_name, self.spec.scheduling or Scheduling()
+        secrets = list(self.written.image_pull_secrets or ())
+        secrets += [each for name in self.settings.image_pull_secrets if (each := {"name": name}) not in secrets]
+        return {
+            **({"serviceAccountName": account} if account else {"automountServiceAccountToken": False}),
+            **_given(
+                imagePullSecrets=secrets,
+                priorityClassName=scheduling.priority_class_name or self.settings.priority_class_name,
+                schedulerName=scheduling.scheduler_name,
+            ),
+        }
 
+    def _placement(self) -> dict[str, Any]:
+        written, placement, seconds = self.written, self.job.placement, self.settings.unreachable_seconds
+        lost = [
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+            for key in _LOST_NODE
+        ]
+        tolerations = [*placement.tolerations, *lost]
+        tolerations += [each for each in written.tolerations or () if each not in tolerations]
+        selector = {**(written.node_selector or {}), **placement.node_selector}
+        with self._reading():
+            near = affinity(placement, written.affinity, self.labels)
+            spread = self._spread()
+        return {
+            **_given(nodeSelector=selector),
+            "tolerations": tolerations,
+            **_given(affinity=near, topologySpreadConstraints=spread),
+        }
 
-def _service_account(pod_template: PodTemplate) -> dict[str, Any]:
-    """Return the service account; without one in the job, no token for the Kubernetes API is mounted.
+    def _spread(self) -> list[dict[str, Any]]:
+        """Return the topology spread constraints; those of the job count its pods if they name no others."""
+        selector = {"labelSelector": {"matchLabels": self.labels}}
+        theirs = [{**selector, **each} for each in self.written.topology_spread_constraints or ()]
+        # A preference only: all workers on one node is better than waiting.
+        own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
+        # The API server refuses two constraints with the same pair.
+        pair = ("topologyKey", "whenUnsatisfiable")
+        taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
+        return [*([own] if self.job.processes > 1 and not taken else []), *theirs]
 
-    With an account the pod leaves `automountServiceAccountToken` unset, so that the account's own value applies.
-    Google credentials need no token in the pod: GKE's metadata server provides them for the pod's account.
-    """
-    name = pod_template.service_account_name
-    return {"serviceAccountName": name} if name else {"automountServiceAccountToken": False}
-
-
-def _pull_secrets(pod_template: PodTemplate, settings: PodSettings) -> dict[str, Any]:
-    secrets = list(pod_template.image_pull_secrets or ())
-    secrets += [each for name in settings.image_pull_secrets if (each := {"name": name}) not in secrets]
-    return {"imagePullSecrets": secrets} if secrets else {}
-
-
-def _placement(
-    owner: Owner, job: ResolvedJob, pod_template: PodTemplate, attempt: _Attempt, settings: PodSettings
-) -> dict[str, Any]:
-    lost = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": settings.unreachable_seconds}
-        for key in _LOST_NODE
-    ]
-    selector = {**(pod_template.node_selector or {}), **job.placement.node_selector}
-    tolerations = [*job.placement.tolerations, *lost]
-    tolerations += [each for each in pod_template.tolerations or () if each not in tolerations]
-    result: dict[str, Any] = {"nodeSelector": selector} if selector else {}
-    result["tolerations"] = tolerations
-    labels = names.attempt_labels(owner.name, owner.uid, attempt.number)
-    with _reading(pod_template, attempt):
-        near = affinity(job.placement, pod_template.affinity, labels)
-        spread = _spread(job, pod_template, labels)
-    return {
-        **result,
-        **({"affinity": near} if near else {}),
-        **({"topologySpreadConstraints": spread} if spread else {}),
-    }
-
-
-def _spread(job: ResolvedJob, pod_template: PodTemplate, labels: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the topology spread constraints; those of the job count its pods if they name no others."""
-    selector = {"labelSelector": {"matchLabels": labels}}
-    theirs = [{**selector, **each} for each in pod_template.topology_spread_constraints or ()]
-    # A preference only: all workers on one node is better than waiting.
-    own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
-    # The API server refuses two constraints with the same pair.
-    pair = ("topologyKey", "whenUnsatisfiable")
-    taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
-    needed = job.processes > 1 and not taken
-    return [*([own] if needed else []), *theirs]
-
-
-def _changed(job: ResolvedJob, spec: JobSpec) -> dict[str, str]:
-    """Return the variables of fields that were changed since the job was frozen."""
-    kept = (spec.checkpoint and spec.checkpoint.max_to_keep) or defaults.MAX_TO_KEEP
-    return {} if kept == job.checkpoint.max_to_keep else {MAX_TO_KEEP: str(kept)}
-
-
-def _containers(
-    owner: Owner,
-    job: ResolvedJob,
-    pod_template: PodTemplate,
-    attempt: _Attempt,
-    settings: PodSettings,
-    changed: dict[str, str],
-) -> dict[str, Any]:
-    source = source_parts(job)
-    hosts = names.hosts(owner.name, owner.namespace, attempt.number, job.processes)
-    launched = launch(
-        job,
-        hosts=hosts,
-        job_path=f"{JOB_FOLDER}/{JOB_FILE}",
-        attempt=attempt.number,
-        machine=attempt.machine,
-        nodes=attempt.nodes,
-        job_uid=owner.uid,
-        job_created=owner.created,
-    )
-    launched = launched.model_copy(update={"environment": launched.environment | changed})
-    reported = settings.progress_url is not None
-    trusted = settings.ca_bundle is not None
-    mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
-    init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
-    own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
-    gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
-    with _reading(pod_template, attempt):
-        check_collisions(pod_template, own)
-        trainer = _container(names.TRAINER_CONTAINER, job, pod_template, launched.command)
-        trainer["env"] = trainer_environment(owner, launched, source, settings, pod_template, gpus=gpus)
-    trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
-    trainer["resources"] = trainer_resources(pod_template, job.placement)
-    claims = _claims(owner, job)
-    if claims:
-        trainer["resources"]["claims"] = [{"name": names.CLAIM}]
-    trainer["volumeMounts"] = [*mounts, *(pod_template.volume_mounts or ())]
-    if pod_template.lifecycle is not None:
-        trainer["lifecycle"] = pod_template.lifecycle
-    # Sidecars such as a proxy must run before the source is prepared, which may install packages.
-    before = [_init_container(written) for written in pod_template.init_containers or ()]
-    if source.prepared:
-        init = _container(names.SOURCE_CONTAINER, job, pod_template, SOURCE_COMMAND)
-        with _reading(pod_template, attempt):
-            init["env"] = init_environment(launched, source, settings, pod_template)
-        # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
-        # container and trainer counts.
-        init["resources"] = _resources(pod_template, job.placement, {})
-        init["volumeMounts"] = [*init_mounts, *(pod_template.volume_mounts or ())]
-        before.append(init)
-    audience = names.audience(owner.namespace, owner.uid) if reported else None
-    mounted = job_volume(None if fits_template(attempt.text) else config_map_name(owner.name))
-    volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
-    return {
-        **({"initContainers": before} if before else {}),
-        **claims,
-        "containers": [trainer],
-        "volumes": [*volumes, *source.volumes, *(pod_template.volumes or ())],
-    }
-
-
-def _container(name: str, job: ResolvedJob, pod_template: PodTemplate, command: tuple[str, ...]) -> dict[str, Any]:
-    if job.image is None:
-        raise InvalidSpec(
-            "spec.podTemplate.image", "no image", next_step="Name one, or set trainerImage in the operator's settings."
+    def _launch(self) -> Launch:
+        """Return the launch, with the variables of fields that were changed since the job was frozen."""
+        owner, job = self.owner, self.job
+        launched = launch(
+            job,
+            hosts=names.hosts(owner.name, owner.namespace, self.attempt, job.processes),
+            job_path=f"{JOB_FOLDER}/{JOB_FILE}",
+            attempt=self.attempt,
+            machine=self.machine,
+            nodes=self.nodes,
+            job_uid=owner.uid,
+            job_created=owner.created,
         )
-    return {
-        "name": name,
-        "image": job.image,
-        "command": list(command),
-        **({"envFrom": pod_template.env_from} if pod_template.env_from else {}),
-        "securityContext": _CONTAINER_SECURITY,
-        # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a job
-        # with secrets, which the log may contain.
-        "terminationMessagePolicy": "File" if secret_sources(pod_template, {}) else "FallbackToLogsOnError",
-    }
+        kept = (self.spec.checkpoint and self.spec.checkpoint.max_to_keep) or defaults.MAX_TO_KEEP
+        changed = {} if kept == job.checkpoint.max_to_keep else {MAX_TO_KEEP: str(kept)}
+        return launched.model_copy(update={"environment": launched.environment | changed})
+
+    def _containers(self) -> dict[str, Any]:
+        owner, job, written, settings = self.owner, self.job, self.written, self.settings
+        source, launched = source_parts(job), self._launch()
+        reported, trusted = settings.progress_url is not None, settings.ca_bundle is not None
+        mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
+        init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
+        own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
+        gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
+        with self._reading():
+            check_collisions(written, own)
+            trainer = self._container(names.TRAINER_CONTAINER, launched.command)
+            trainer["env"] = trainer_environment(owner, launched, source, settings, written, gpus=gpus)
+        trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
+        trainer["resources"] = trainer_resources(written, job.placement)
+        claims = _claims(owner, job)
+        if claims:
+            trainer["resources"]["claims"] = [{"name": names.CLAIM}]
+        trainer["volumeMounts"] = [*mounts, *(written.volume_mounts or ())]
+        if written.lifecycle is not None:
+            trainer["lifecycle"] = written.lifecycle
+        # Sidecars such as a proxy must run before the source is prepared, which may install packages.
+        before = [_init_container(container) for container in written.init_containers or ()]
+        if source.prepared:
+            init = self._container(names.SOURCE_CONTAINER, SOURCE_COMMAND)
+            with self._reading():
+                init["env"] = init_environment(launched, source, settings, written)
+            # The trainer's requests and limits: a quota may require them of every container, and the maximum of init
+            # container and trainer counts.
+            init["resources"] = _resources(written, job.placement, {})
+            init["volumeMounts"] = [*init_mounts, *(written.volume_mounts or ())]
+            before.append(init)
+        audience = names.audience(owner.namespace, owner.uid) if reported else None
+        mounted = job_volume(None if fits_template(self.text) else config_map_name(owner.name))
+        volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
+        return {
+            **_given(initContainers=before),
+            **claims,
+            "containers": [trainer],
+            "volumes": [*volumes, *source.volumes, *(written.volumes or ())],
+        }
+
+    def _container(self, name: str, command: tuple[str, ...]) -> dict[str, Any]:
+        if self.job.image is None:
+            step = "Name one, or set trainerImage in the operator's settings."
+            raise InvalidSpec("spec.podTemplate.image", "no image", next_step=step)
+        return {
+            "name": name,
+            "image": self.job.image,
+            "command": list(command),
+            **_given(envFrom=self.written.env_from),
+            "securityContext": _CONTAINER_SECURITY,
+            # The trainer writes its last Event there; if it cannot, the kubelet uses the end of the log, except for a
+            # job with secrets, which the log may contain.
+            "terminationMessagePolicy": "File" if secret_sources(self.written, {}) else "FallbackToLogsOnError",
+        }
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value}
 
 
 def _init_container(written: InitContainer) -> dict[str, Any]:
     """Return an init container or a sidecar of the job, secured as the trainer is."""
     resources = written.resources or Resources()
     limits, requests = resources.limits or {}, resources.requests or {}
-    defaults = {name: value for name, value in _INIT_REQUESTS.items() if name not in limits}
+    missing = {name: value for name, value in _INIT_REQUESTS.items() if name not in limits}
     return {
         **written.to_document(),
         "env": [_NO_GPUS, *(written.env or ())],
-        "resources": {"requests": {**defaults, **requests}, **({"limits": limits} if limits else {})},
+        "resources": {"requests": {**missing, **requests}, **_given(limits=limits)},
         "securityContext": _CONTAINER_SECURITY,
     }
 
@@ -406,4 +388,4 @@ def _resources(pod_template: PodTemplate, placement: Placement, devices: dict[st
     own = placement.requests or DEFAULT_REQUESTS
     # Kubernetes uses a limit as the request if there is no request.
     missing = {name: value for name, value in own.items() if name not in limits}
-    return {"requests": {**missing, **requests}, **({"limits": limits} if limits else {})}
+    return {"requests": {**missing, **requests}, **_given(limits=limits)}

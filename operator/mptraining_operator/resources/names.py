@@ -18,38 +18,8 @@ from mptraining_api.status import (
     TRAINER_CONTAINER,
 )
 
-__all__ = [
-    "ATTEMPT",
-    "CLAIM",
-    "COMPLETION_INDEX",
-    "DENY_POLICY",
-    "GANG",
-    "JOB",
-    "JOB_DIGEST",
-    "JOB_UID",
-    "MACHINE",
-    "MANAGED_BY",
-    "OPERATOR",
-    "PEERS",
-    "PROBE_ATTEMPT",
-    "QUEUE_DIGEST",
-    "QUEUE_JOB",
-    "QUEUE_JOB_UID",
-    "RESOLVED_JOB",
-    "SERVICE",
-    "SOURCE_CONTAINER",
-    "TRAINER_CONTAINER",
-    "WORKERS",
-    "attempt_labels",
-    "audience",
-    "batch_job",
-    "claim_template",
-    "hosts",
-    "job_labels",
-    "network_policy",
-    "probe",
-    "queue_job",
-]
+# The labels and containers that the status names, too.
+__all__ = ["ATTEMPT", "COMPLETION_INDEX", "JOB", "JOB_UID", "RESOLVED_JOB", "SOURCE_CONTAINER", "TRAINER_CONTAINER"]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"

@@ -16,15 +16,7 @@ import msgspec
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw
 from mptraining_api.spec import API_VERSION
 from mptraining_api.status import format_time
-from mptraining_api.sweep.actions import (
-    Action,
-    CreateJob,
-    DeleteJob,
-    DeleteSweep,
-    Refusal,
-    SuspendJob,
-    SweepPlan,
-)
+from mptraining_api.sweep.actions import Action, CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.apply import status_changes

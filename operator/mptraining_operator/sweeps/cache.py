@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 from pydantic import ValidationError
@@ -23,8 +22,8 @@ from mptraining_api.status import format_time
 from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch.informer import Stream
-from mptraining_operator.watch.parse import optional_time, version_number
+from mptraining_operator.watch.informer import Receiver, Stream
+from mptraining_operator.watch.parse import optional_time, unreadable_status, version_number
 from mptraining_operator.watch.versions import Versions
 from mptraining_operator.watch.work_queue import WorkQueue
 
@@ -111,9 +110,7 @@ class StoredSweep:
         try:
             return SweepStatus.read(self.status), ""
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in ("status", *first["loc"]))
-            return None, f"{where}: {first['msg']}; was it written by another version?"
+            return None, unreadable_status(error)
 
     def same_work(self, other: StoredSweep) -> bool:
         """Return whether `other` differs in no field that a plan depends on."""
@@ -223,38 +220,28 @@ class SweepCache:
 SWEEP_STREAM = Stream(SWEEPS, msgspec.json.Decoder(Sweep).decode)
 
 
-class SweepIntake:
-    """The `watch.informer.Receiver` of sweeps: each change queues its sweep."""
+class SweepIntake(Receiver):
+    """The receiver of sweeps: each change queues its sweep; the garbage collector deletes the jobs of a deleted one."""
 
     def __init__(self, cache: SweepCache, queue: WorkQueue) -> None:
+        super().__init__(queue)
         self._cache = cache
-        self._queue = queue
 
     def begin_list(self) -> int:
-        """Return the number of a list that begins now, for `listed` of its objects."""
         return self._cache.begin_list()
 
-    def put(self, resource: Resource, found: Any, listed: int | None = None) -> str:  # noqa: ARG002 - one resource
-        """Store an added, modified or listed sweep; return its uid."""
-        sweep = parse(found)
-        if self._cache.put(sweep, listed):
-            self._queue.add(sweep.key)
-        return sweep.uid
-
-    def remove(self, resource: Resource, found: Any) -> None:
-        """Remove a deleted sweep, given in its last state."""
-        metadata = found.metadata
-        key = Key(metadata.namespace, metadata.name)
-        self.forget(resource, key, metadata.uid, version_number(metadata.resource_version))
-
-    def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:  # noqa: ARG002 - one resource
-        """Remove the sweep of that uid, known at `version` to be deleted; the garbage collector deletes its jobs."""
-        if self._cache.remove(key, uid, version):
-            self._queue.add(key)
-
-    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:  # noqa: ARG002 - one resource
-        """Return the sweeps (key, uid) with no update since that list began: deleted, if the list lacks them."""
+    def known_before(self, _: Resource, listed: int) -> list[tuple[Key, str]]:
         return self._cache.known_before(listed)
+
+    def _identity(self, _: Resource, found: Sweep) -> tuple[Key, str, int]:
+        metadata = found.metadata
+        return Key(metadata.namespace, metadata.name), metadata.uid, version_number(metadata.resource_version)
+
+    def _store(self, _: Resource, key: Key, version: int, found: Sweep, listed: int | None) -> bool:  # noqa: ARG002 - in `found`
+        return self._cache.put(parse(found), listed)
+
+    def _drop(self, _: Resource, key: Key, uid: str, version: int) -> bool:
+        return self._cache.remove(key, uid, version)
 
     def trial_changed(self, namespace: str, sweep_uid: str) -> None:
         """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""

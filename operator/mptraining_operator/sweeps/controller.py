@@ -15,7 +15,7 @@ from typing import Any
 
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import PAUSED, MPTrainingJob
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep import defaults
 from mptraining_api.sweep.actions import SweepPlan, TrialJob
 from mptraining_api.sweep.early_stopping import early_stopping
@@ -26,6 +26,7 @@ from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.leader_election import TermWorkers
+from mptraining_operator.pause import Pause
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
@@ -65,7 +66,6 @@ class _Memory:
     status: tuple[int, SweepStatus] | None = None
     # Ends of trials, in seconds since 1970, that no creation has followed yet.
     ends: deque[float] = field(default_factory=deque)
-    paused: bool = False
     # Whether it has fewer trials than it may have, and whether it was reported that it waits for nodes.
     wants: bool = False
     waits: bool = False
@@ -111,6 +111,7 @@ class SweepReconciler(TermWorkers):
         self._observe_gap = observe_gap
         self._observe_proposal = observe_proposal
         self._memories: dict[Key, _Memory] = {}
+        self._pause = Pause("sweep", "starts no trial of this sweep", sweeps.get, self._record)
 
     def update_cluster(self, settings: ClusterSettings) -> None:
         """Take over what the nodes of the cluster show, for sweeps that have not started."""
@@ -127,7 +128,7 @@ class SweepReconciler(TermWorkers):
             self._forget(key)
             return
         memory = self._memory(stored)
-        if self._paused(stored, memory):
+        if self._pause.holds(key) or self._holds(key):
             self._turns.leave(stored.uid)
             return
         if (seconds := self._seconds_until_write(memory)) > 0:
@@ -250,16 +251,6 @@ class SweepReconciler(TermWorkers):
             self._applier.find_job(stored, name)
             self.note_progress()
         return memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
-
-    def _paused(self, stored: StoredSweep, memory: _Memory) -> bool:
-        """Return whether the sweep must be left alone; report the beginning and the end of its own pause."""
-        if stored.paused and not memory.paused:
-            message = f"the operator starts no trial of this sweep; to continue, remove the annotation {PAUSED}"
-            self._applier.emit(stored, EventRecord("Paused", message))
-        elif memory.paused and not stored.paused:
-            self._applier.emit(stored, EventRecord("Unpaused", "the operator reconciles this sweep again"))
-        memory.paused = stored.paused
-        return stored.paused or self._holds(stored.key)
 
     # -- rates and turns ----------------------------------------------------------------------------------------
 

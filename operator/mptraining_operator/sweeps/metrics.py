@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from mptraining_api.sweep.status import SweepPhase
-from mptraining_operator.metrics import ScrapeCollector
+from mptraining_operator.metrics import ScrapeCollector, by_label
 from mptraining_operator.sweeps.cache import TRIAL_STATES
 
 # The completion time of a job has whole seconds.
@@ -21,24 +21,18 @@ class SweepMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._gap = Histogram(
+        self.observe_gap = Histogram(
             "mptraining_sweep_trial_gap_seconds",
             "Seconds from the end of a trial to the creation of the next job of its sweep.",
             buckets=_GAP_SECONDS,
             registry=registry,
-        )
-        self._proposal = Histogram(
+        ).observe
+        self.observe_proposal = Histogram(
             "mptraining_sweep_proposal_seconds",
             "Seconds that the proposal of one trial took.",
             buckets=_PROPOSAL_SECONDS,
             registry=registry,
-        )
-
-    def observe_gap(self, seconds: float) -> None:
-        self._gap.observe(seconds)
-
-    def observe_proposal(self, seconds: float) -> None:
-        self._proposal.observe(seconds)
+        ).observe
 
     def watch(
         self,
@@ -51,16 +45,9 @@ class SweepMetrics:
         """Register the gauges that are computed at each scrape."""
 
         def gauges() -> Iterator[GaugeMetricFamily]:
-            sweeps = GaugeMetricFamily("mptraining_sweeps", "Sweeps by phase.", labels=("phase",))
-            phases = sweeps_by_phase()
-            for phase in sorted({each.value for each in SweepPhase} | phases.keys()):
-                sweeps.add_metric((phase,), phases.get(phase, 0))
-            yield sweeps
-            trials = GaugeMetricFamily("mptraining_sweep_trials", "Trials of all sweeps by state.", labels=("state",))
+            yield by_label("mptraining_sweeps", "Sweeps by phase.", "phase", SweepPhase, sweeps_by_phase())
             states = trials_by_state()
-            for state in TRIAL_STATES:
-                trials.add_metric((state,), states.get(state, 0))
-            yield trials
+            yield by_label("mptraining_sweep_trials", "Trials of all sweeps by state.", "state", TRIAL_STATES, states)
             yield GaugeMetricFamily("mptraining_sweeps_paused", "Sweeps that their annotation pauses.", paused())
             yield GaugeMetricFamily(
                 "mptraining_sweep_queue_age_seconds",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -50,83 +51,89 @@ CHILD_STREAMS = (
 STREAMS = (*CHILD_STREAMS, JOB_STREAM)
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    key: Key | None
-    uid: str
-    version: int
+class Receiver(ABC):
+    """Takes the objects of watches and lists into a cache, as their stream decodes them, and queues their keys.
 
+    Thread-safe.
+    """
 
-def _identity(resource: Resource, found: Any) -> _Identity:
-    """Return the job that an object belongs to, with the object's uid and version."""
-    if resource == JOBS:
-        metadata = found["metadata"]
-        version = parse.version_number(metadata.get("resourceVersion"))
-        return _Identity(Key(metadata["namespace"], metadata["name"]), metadata["uid"], version)
-    metadata = found.metadata
-    return _Identity(parse.owner(metadata), metadata.uid, parse.version_number(metadata.resource_version))
-
-
-class Receiver(Protocol):
-    """The receiver of the objects of watches and lists, as their stream decodes them. Thread-safe."""
-
-    def begin_list(self) -> int:
-        """Return the number of a list that begins now, for `listed` of its objects."""
-
-    def put(self, resource: Resource, found: Any, listed: int | None = None) -> str:
-        """Store an added, modified or listed object; return its uid."""
-
-    def remove(self, resource: Resource, found: Any) -> None:
-        """Remove a deleted object, given in its last state."""
-
-    def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
-        """Remove the object of that uid, known at `version` to be deleted."""
-
-    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:
-        """Return the objects (key, uid) with no update since that list began: deleted, if the list lacks them."""
-
-
-class Intake:
-    """The Receiver of jobs and their children: store objects in the cache and queue their jobs."""
-
-    def __init__(self, cache: Cache, queue: WorkQueue) -> None:
-        self._cache = cache
+    def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
 
-    def begin_list(self) -> int:
-        """Return the number of a list that begins now, for `listed` of its objects."""
-        return self._cache.begin_list()
-
     def put(self, resource: Resource, found: Any, listed: int | None = None) -> str:
-        """Store an added, modified or listed object; return its uid."""
-        about = _identity(resource, found)
-        if about.key is not None and self._put(resource, about.key, about.version, found, listed):
-            self._enqueue(resource, about.key)
-        return about.uid
+        """Store an added, modified or listed object; return its uid. `listed` is the number of its list."""
+        key, uid, version = self._identity(resource, found)
+        if key is not None and self._store(resource, key, version, found, listed):
+            self._enqueue(resource, key)
+        return uid
 
     def remove(self, resource: Resource, found: Any) -> None:
         """Remove a deleted object, given in its last state."""
-        about = _identity(resource, found)
-        if about.key is not None:
-            self.forget(resource, about.key, about.uid, about.version)
+        key, uid, version = self._identity(resource, found)
+        if key is not None:
+            self.forget(resource, key, uid, version)
 
     def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
-        remove = self._cache.remove_job if resource == JOBS else self._cache.remove_child
-        if remove(key, uid, version):
+        if self._drop(resource, key, uid, version):
             self._enqueue(resource, key)
 
+    @abstractmethod
+    def begin_list(self) -> int:
+        """Return the number of a list that begins now, for `listed` of its objects."""
+
+    @abstractmethod
     def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:
         """Return the objects (key, uid) with no update since that list began: deleted, if the list lacks them."""
+
+    @abstractmethod
+    def _identity(self, resource: Resource, found: Any) -> tuple[Key | None, str, int]:
+        """Return the key that the object belongs to, if any, and the object's uid and version."""
+
+    @abstractmethod
+    def _store(self, resource: Resource, key: Key, version: int, found: Any, listed: int | None) -> bool:
+        """Store the object; return whether its key must be reconciled."""
+
+    @abstractmethod
+    def _drop(self, resource: Resource, key: Key, uid: str, version: int) -> bool:
+        """Remove the object; return whether its key must be reconciled."""
+
+    def _enqueue(self, resource: Resource, key: Key) -> None:  # noqa: ARG002 - one delay for all resources
+        self._queue.add(key)
+
+
+class Intake(Receiver):
+    """The receiver of jobs and their children."""
+
+    def __init__(self, cache: Cache, queue: WorkQueue) -> None:
+        super().__init__(queue)
+        self._cache = cache
+
+    def begin_list(self) -> int:
+        return self._cache.begin_list()
+
+    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:
         kind: Kind = "jobs" if resource == JOBS else "pods" if resource == PODS else "batch_jobs"
         return self._cache.known_before(listed, kind)
 
-    def _put(self, resource: Resource, key: Key, version: int, found: Any, listed: int | None) -> bool:
+    def _identity(self, resource: Resource, found: Any) -> tuple[Key | None, str, int]:
+        if resource == JOBS:
+            metadata = found["metadata"]
+            version = parse.version_number(metadata.get("resourceVersion"))
+            return Key(metadata["namespace"], metadata["name"]), metadata["uid"], version
+        metadata = found.metadata
+        return parse.owner(metadata), metadata.uid, parse.version_number(metadata.resource_version)
+
+    def _store(self, resource: Resource, key: Key, version: int, found: Any, listed: int | None) -> bool:
         if resource == JOBS:
             return self._cache.put_job(parse.job(found), listed)
         if resource == PODS:
             return self._cache.put_pod(key, version, parse.pod(found), listed)
         return self._cache.put_batch_job(key, version, parse.batch_job(found), listed)
+
+    def _drop(self, resource: Resource, key: Key, uid: str, version: int) -> bool:
+        remove = self._cache.remove_job if resource == JOBS else self._cache.remove_child
+        return remove(key, uid, version)
 
     def _enqueue(self, resource: Resource, key: Key) -> None:
         self._queue.add(key, 0.0 if resource == JOBS else COALESCE)

@@ -430,9 +430,14 @@ def read_status(stored: StoredJob) -> tuple[JobStatus | None, str]:
     try:
         return JobStatus.read(text), ""
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in ("status", *first["loc"]))
-        return None, f"{where}: {first['msg']}; was it written by another version?"
+        return None, unreadable_status(error)
+
+
+def unreadable_status(error: ValidationError) -> str:
+    """Describe why this version cannot read a status."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in ("status", *first["loc"]))
+    return f"{where}: {first['msg']}; was it written by another version?"
 
 
 def _describe_problem(spec: Any, metadata: dict[str, Any]) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from tests.testbed import ControlPlane
 
 GPU = "cloud.google.com/gke-accelerator"
 TPU = "cloud.google.com/gke-tpu-accelerator"
@@ -38,14 +35,6 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
-    ns = new_namespace(scheduled, "accelerators")
-    ns.operator()
-    yield ns
-    ns.close()
-
-
 def job(name: str) -> dict[str, Any]:
     accelerator, nodes, _ = JOBS[name]
     spec: dict[str, Any] = {"accelerator": accelerator, "runPolicy": {"pendingTimeoutSeconds": 600}}
@@ -62,23 +51,20 @@ def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str
     # Before the scheduler knows of the new node, its message may be another.
     cluster.waits(name, "Unschedulable", "didn't match Pod's node affinity/selector")
 
+    def placed() -> list[str]:
+        pods = cluster.control_plane.pods.of_job(cluster.namespace, f"{name}-1")
+        return [node for pod in pods if (node := pod.whole["spec"].get("nodeName"))]
+
     # With one node too few half of the gang waits, and the message reports it.
     for number in range(nodes - 1):
         cluster.control_plane.nodes.create(f"{name}-{number}", kwok=True, **machine)
-    if nodes > 1:
-        cluster.wait(
-            lambda: [
-                pod.whole["spec"].get("nodeName")
-                for pod in cluster.control_plane.pods.of_job(cluster.namespace, f"{name}-1")
-            ],
-            lambda placed: sum(each is not None for each in placed) == nodes - 1,
-        )
-        assert cluster.condition(name, "Running")["status"] == "False"
+    cluster.wait(placed, lambda found: len(found) == nodes - 1)
+    assert cluster.condition(name, "Running")["status"] == "False"
     cluster.control_plane.nodes.create(f"{name}-{nodes - 1}", kwok=True, **machine)
     status = cluster.running(name)
     assert status["workers"] == nodes
     pods = cluster.control_plane.pods.of_job(cluster.namespace, f"{name}-1")
-    assert len({pod.whole["spec"]["nodeName"] for pod in pods}) == nodes
+    assert len(set(placed())) == nodes
     for pod in pods:
         limits = pod.whole["spec"]["containers"][0]["resources"]["limits"]
         resource = "google.com/tpu" if "topology" in accelerator else "nvidia.com/gpu"

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
-
-from tests.testbed import ControlPlane
 
 GPU = "cloud.google.com/gke-accelerator"
 TAINTS = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
 V100, L4, T4 = "nvidia-tesla-v100", "nvidia-l4", "nvidia-tesla-t4"
 # Seconds that a machine is tried for: longer than the scheduler needs on a busy machine to place a pod that fits.
 TRY = 5
-
-
-@pytest.fixture(scope="module")
-def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
-    ns = new_namespace(scheduled, "alternatives")
-    ns.operator()
-    yield ns
-    ns.close()
 
 
 def create(cluster: Any, name: str, **accelerator: Any) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.status import ATTEMPT
 from tests.testbed import ControlPlane, Exit, Options, Run
 from tests.testbed.binaries import other
 from tests.testbed.kubernetes.control_plane import CONTROLLERS
@@ -82,18 +81,6 @@ def test_workers_get_devices_of_the_class_and_a_job_waits_for_those_of_another(c
     claims.until("waits", lambda status: "Unschedulable" in str(status.get("conditions")))
     claims.delete("holds")
     claims.phase("waits", "Succeeded")
-
-
-def test_a_second_attempt_takes_the_template_of_the_first(claims: Any) -> None:
-    claims.create(
-        "twice",
-        lambda pod: Exit(75 if pod.labels[ATTEMPT] == "1" else 0),
-        accelerator={"type": T4, "countPerNode": 1},
-    )
-    claims.phase("twice", "Succeeded")
-    path = f"{DRA}/namespaces/claims/resourceclaimtemplates"
-    names = [each["metadata"]["name"] for each in claims.control_plane.rest.get(path)["items"]]
-    assert len([name for name in names if name.startswith("twice-")]) == 1
 
 
 if other() == "1.36":

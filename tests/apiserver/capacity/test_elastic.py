@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
-
-from tests.testbed import ControlPlane
 
 GPU = "cloud.google.com/gke-accelerator"
 MACHINE: dict[str, Any] = {
@@ -16,14 +11,7 @@ MACHINE: dict[str, Any] = {
     "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
 }
 RESIZE = 3
-
-
-@pytest.fixture(scope="module")
-def cluster(scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
-    ns = new_namespace(scheduled, "elastic", elasticWaitSeconds=10.0)
-    ns.operator()
-    yield ns
-    ns.close()
+SETTINGS = {"elasticWaitSeconds": 10.0}
 
 
 def elastic(least: int, most: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -16,29 +16,57 @@ from mptraining_operator.event_recorder import (
     EventRecorder,
 )
 from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
+from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job
 
 
+class Recorder(EventRecorder):
+    """Records about the job `flowers`, or about one of many others; `dropped` lists the reasons."""
+
+    def __init__(self, api: Any, clock: Clock) -> None:
+        self.api = api
+        self.dropped: list[str] = []
+        super().__init__(api, host="op-0", clock=clock, count_dropped=self.dropped.append)
+        cache = Cache(clock)
+        cache.put_job(parse.job(raw_job()))
+        self.flowers = cache.snapshot(Key("team", "flowers"), Limits())
+
+    def say(
+        self, reason: str, message: str, type: Literal["Normal", "Warning"] = "Normal", *, other: int | None = None
+    ) -> None:
+        assert self.flowers is not None
+        job = self.flowers
+        if other is not None:
+            job = dataclasses.replace(job, key=Key("team", f"job-{other}"), uid=f"uid-{other}")
+        self.record(job, EventRecord(reason, message, type))
+
+    def write(self, reason: str, message: str) -> None:
+        self.say(reason, message)
+        self.write_next()
+
+    @property
+    def event(self) -> dict[str, Any]:
+        (event,) = [raw for key, raw in self.api.objects.items() if key[0] == "events"]
+        return dict(event)
+
+    @property
+    def verbs(self) -> list[str]:
+        return [call[0] for call in self.api.calls]
+
+
 @pytest.fixture
-def snapshot(clock: Clock) -> Snapshot:
-    cache = Cache(clock)
-    cache.put_job(parse.job(raw_job()))
-    found = cache.snapshot(Key("team", "flowers"), Limits())
-    assert found is not None
-    return found
+def recorder(api: Any, clock: Clock) -> Recorder:
+    return Recorder(api, clock)
 
 
-def test_an_event_is_about_the_job(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = EventRecorder(api, host="op-0", clock=clock)
-    announcer.record(snapshot, EventRecord("Restarting", "x" * 5000, "Warning"))
-    assert api.calls == []
-    assert announcer.write_next()
-    assert not announcer.write_next()
-    (event,) = [raw for key, raw in api.objects.items() if key[0] == "events"]
+def test_an_event_is_about_the_job(recorder: Recorder) -> None:
+    recorder.say("Restarting", "x" * 5000, "Warning")
+    assert recorder.verbs == []
+    assert [recorder.write_next(), recorder.write_next()] == [True, False]
+    event = recorder.event
     assert event["metadata"]["namespace"] == "team"
     assert event["metadata"]["name"].startswith("flowers.")
     about = event["involvedObject"]
@@ -49,99 +77,71 @@ def test_an_event_is_about_the_job(api: Any, clock: Clock, snapshot: Snapshot) -
     assert event["source"] == {"component": "mptraining-operator", "host": "op-0"}
 
 
-def test_repeated_events_are_counted(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = EventRecorder(api, host="op-0", clock=clock)
-
-    def say(message: str = "waiting") -> None:
-        announcer.record(snapshot, EventRecord("Pending", message))
-        announcer.write_next()
-
-    say()
-    say()
-    assert [call[0] for call in api.calls] == ["create"]
+def test_repeated_events_are_counted(recorder: Recorder, clock: Clock) -> None:
+    recorder.write("Pending", "waiting")
+    recorder.write("Pending", "waiting")
+    assert recorder.verbs == ["create"]
     clock.now += 301
-    say()
-    assert [call[0] for call in api.calls] == ["create", "patch"]
-    (event,) = [raw for key, raw in api.objects.items() if key[0] == "events"]
-    assert event["count"] == 2
-    say("other words")
-    assert len(api.objects) == 2
+    recorder.write("Pending", "waiting")
+    assert recorder.verbs == ["create", "patch"]
+    assert recorder.event["count"] == 2
+    recorder.write("Pending", "other words")
+    assert len(recorder.api.objects) == 2
 
 
-def test_an_event_of_the_previous_leader_is_not_repeated(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    for _ in range(2):
-        announcer = EventRecorder(api, host="op-0", clock=clock)
-        announcer.record(snapshot, EventRecord("Started", "attempt 1"))
-        assert announcer.write_next()
-    assert len(api.objects) == 1
-
-
-def test_refused_events_raise_no_error(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    api.refuse("create", EVENTS, ApiProblem(403, "Forbidden", "no"))
-    announcer = EventRecorder(api, host="op-0", clock=clock)
-    announcer.record(snapshot, EventRecord("Started", "attempt 1"))
-    assert announcer.write_next()
-    announcer.record(snapshot, EventRecord("Started", "attempt 1"))
-    assert announcer.write_next()
-    assert len(api.objects) == 1
-
-
-def of_job(snapshot: Snapshot, number: int) -> Snapshot:
-    return dataclasses.replace(snapshot, key=Key("team", f"job-{number}"), uid=f"uid-{number}")
-
-
-def test_the_failure_after_thousands_of_starts_is_the_next_event(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    dropped: list[str] = []
-    recorder = EventRecorder(api, host="op-0", clock=clock, count_dropped=dropped.append)
-    for number in range(LONGEST_QUEUE + 5):
-        recorder.record(of_job(snapshot, number), EventRecord("Started", "attempt 1"))
-    assert dropped == ["QueueFull"] * 5
-    recorder.record(snapshot, EventRecord("ProgramFailed", "no", "Warning"))
-    assert recorder.write_next()
-    (event,) = [raw for key, raw in api.objects.items() if key[0] == "events"]
-    assert event["reason"] == "ProgramFailed"
-
-
-def test_a_job_with_many_events_is_limited_and_its_warnings_apart(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    dropped: list[str] = []
-    recorder = EventRecorder(api, host="op-0", clock=clock, count_dropped=dropped.append)
-    for number in range(JOB_BURST + 3):
-        recorder.record(snapshot, EventRecord("Many", str(number)))
-    assert dropped == ["RateLimited"] * 3
-    recorder.record(snapshot, EventRecord("ProgramFailed", "no", "Warning"))
-    recorder.record(of_job(snapshot, 2), EventRecord("Started", "attempt 1"))
-    assert len(dropped) == 3
-    clock.now += JOB_REFILL_SECONDS
-    recorder.record(snapshot, EventRecord("Many", "one more"))
-    recorder.record(snapshot, EventRecord("Many", "and one too many"))
-    assert len(dropped) == 4
-
-
-def test_a_repeated_message_costs_no_token(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    dropped: list[str] = []
-    recorder = EventRecorder(api, host="op-0", clock=clock, count_dropped=dropped.append)
-    for _ in range(JOB_BURST * 2):
-        recorder.record(snapshot, EventRecord("Pending", "waiting"))
-        recorder.write_next()
-    assert dropped == []
-    assert len(api.objects) == 1
-
-
-def test_the_thread_writes_the_rest_before_it_ends(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = EventRecorder(api, host="op-0", clock=clock)
-    announcer.start()
-    for number in range(5):
-        announcer.record(snapshot, EventRecord("Left", str(number)))
-    announcer.stop(5)
-    assert len(api.objects) == 5
-
-
-def test_an_event_that_expired_is_created_again(api: Any, clock: Clock, snapshot: Snapshot) -> None:
-    announcer = EventRecorder(api, host="op-0", clock=clock)
-    announcer.record(snapshot, EventRecord("Pending", "waiting"))
-    announcer.write_next()
-    api.objects.clear()
+def test_an_event_that_expired_is_created_again(recorder: Recorder, clock: Clock) -> None:
+    recorder.write("Pending", "waiting")
+    recorder.api.objects.clear()
     clock.now += 3600
-    announcer.record(snapshot, EventRecord("Pending", "waiting"))
-    announcer.write_next()
-    assert [call[0] for call in api.calls] == ["create", "patch", "create"]
+    recorder.write("Pending", "waiting")
+    assert recorder.verbs == ["create", "patch", "create"]
+
+
+def test_an_event_of_the_previous_leader_is_not_repeated(api: Any, clock: Clock) -> None:
+    for _ in range(2):
+        Recorder(api, clock).write("Started", "attempt 1")
+    assert len(api.objects) == 1
+
+
+def test_refused_events_raise_no_error(recorder: Recorder) -> None:
+    recorder.api.refuse("create", EVENTS, ApiProblem(403, "Forbidden", "no"))
+    recorder.write("Started", "attempt 1")
+    assert recorder.api.objects == {}
+    recorder.write("Started", "attempt 1")
+    assert len(recorder.api.objects) == 1
+
+
+def test_the_failure_after_thousands_of_starts_is_the_next_event(recorder: Recorder) -> None:
+    for number in range(LONGEST_QUEUE + 5):
+        recorder.say("Started", "attempt 1", other=number)
+    assert recorder.dropped == ["QueueFull"] * 5
+    recorder.say("ProgramFailed", "no", "Warning")
+    assert recorder.write_next()
+    assert recorder.event["reason"] == "ProgramFailed"
+
+
+def test_a_job_with_many_events_is_limited_and_its_warnings_apart(recorder: Recorder, clock: Clock) -> None:
+    for number in range(JOB_BURST + 3):
+        recorder.say("Many", str(number))
+    assert recorder.dropped == ["RateLimited"] * 3
+    recorder.say("ProgramFailed", "no", "Warning")
+    recorder.say("Started", "attempt 1", other=2)
+    assert len(recorder.dropped) == 3
+    clock.now += JOB_REFILL_SECONDS
+    recorder.say("Many", "one more")
+    recorder.say("Many", "and one too many")
+    assert len(recorder.dropped) == 4
+
+
+def test_a_repeated_message_costs_no_token(recorder: Recorder) -> None:
+    for _ in range(JOB_BURST * 2):
+        recorder.write("Pending", "waiting")
+    assert (recorder.dropped, len(recorder.api.objects)) == ([], 1)
+
+
+def test_the_thread_writes_the_rest_before_it_ends(recorder: Recorder) -> None:
+    recorder.start()
+    for number in range(5):
+        recorder.say("Left", str(number))
+    recorder.stop(5)
+    assert len(recorder.api.objects) == 5

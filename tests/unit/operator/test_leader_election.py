@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mptraining_api.kubernetes_api import LEASES, ApiProblem, Resource
 from mptraining_operator.leader_election import (
-    Election,
     LeaseAction,
     LeaseKeeper,
     NotLeading,
@@ -64,95 +63,6 @@ def test_only_the_local_clock_counts() -> None:
     assert observe(first, raw, 106.0).changed == 106.0
 
 
-def election(api: Any, name: str, clock: Any) -> Election:
-    return Election(api, Identity(name=name, namespace="ops"), SETTINGS, monotonic=clock, wall=lambda: 1.8e9)
-
-
-def test_the_first_leads_and_renews_and_a_second_waits(api: Any, clock: Clock) -> None:
-    a, b = election(api, "a", clock), election(api, "b", clock)
-    for _ in range(20):
-        a.step()
-        b.step()
-        clock.now += 2
-        assert (a.leading, b.leading) == (True, False)
-    spec = api.find(LEASES, "ops", SETTINGS.name)["spec"]
-    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 10, 0)
-    assert spec["renewTime"].endswith("Z")
-
-
-def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
-    a, b, c = (election(api, name, clock) for name in "abc")
-    a.step()
-    b.step()
-    c.step()
-    clock.now += 20
-    # Both read before either writes.
-    api.before = lambda verb, plural, name: b.step() if verb == "update" and not b.leading and stop() else None
-    entered: list[bool] = []
-
-    def stop() -> bool:
-        entered.append(True)
-        return len(entered) == 1
-
-    c.step()
-    assert (b.leading, c.leading) == (True, False)
-
-
-def test_a_leader_with_an_old_version_reads_and_renews_at_once(api: Any, clock: Clock) -> None:
-    a = election(api, "a", clock)
-    a.step()
-    # Its own write arrived and the response did not; or another client added an annotation.
-    api.put(LEASES, api.find(LEASES, "ops", SETTINGS.name))
-    clock.now += 7
-    api.calls.clear()
-    a.step()
-    assert [verb for verb, _, _ in api.calls] == ["update", "get", "update"]
-    clock.now += 7
-    assert (a.leading, a.lost(), a.overdue()) == (True, False, False)
-
-
-def test_a_leader_creates_a_deleted_lease_again(api: Any, clock: Clock) -> None:
-    a, b = election(api, "a", clock), election(api, "b", clock)
-    a.step()
-    api.objects.clear()
-    a.step()
-    b.step()
-    assert (a.leading, a.lost(), b.leading) == (True, False, False)
-    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["holderIdentity"] == "a"
-    # Another replica was faster.
-    api.objects.clear()
-    b.step()
-    a.step()
-    assert (a.lost(), b.leading) == (True, True)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("abc"), st.sampled_from((0.5, 1.0, 2.0, 5.0)), st.sampled_from(("", "before", "after"))
-        ),
-        max_size=60,
-    ),
-    st.tuples(*[st.floats(-1e6, 1e6) for _ in range(3)]),
-)
-def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[float, float, float]) -> None:
-    api = Leases()
-    true_time = [1e7]
-    terms: list[Term] = []
-
-    def keeper(name: str, offset: float) -> LeaseKeeper:
-        clocks = {"monotonic": lambda: true_time[0] + offset, "wall": lambda: true_time[0] + 1e9 - offset}
-        replica = Election(api, Identity(name=name, namespace="ops"), SETTINGS, **clocks)  # type: ignore[arg-type]
-        return LeaseKeeper(replica, SETTINGS, on_started=terms.append, on_lost=lambda cause: None)
-
-    keepers = {name: keeper(name, offset) for name, offset in zip("abc", offsets, strict=True)}
-    for name, seconds, fails in steps:
-        true_time[0] += seconds
-        api.fails = fails
-        keepers[name].turn()
-        assert len([term for term in terms if may_write(term)]) <= 1
-
-
 def may_write(term: Term) -> bool:
     try:
         term.check()
@@ -181,21 +91,120 @@ class Leases(FakeCluster):
 
 
 class Replica:
-    """One replica's election without threads: its terms, and the causes of their ends."""
+    """One replica's election without its thread: its terms, and the causes of their ends."""
 
-    def __init__(self, api: Any, name: str, clock: Clock) -> None:
-        self.election = election(api, name, clock)
+    def __init__(
+        self,
+        api: Any,
+        name: str,
+        clock: Any,
+        *,
+        settings: LeaseSettings = SETTINGS,
+        wall: Callable[[], float] = lambda: 1.8e9,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
         self.terms: list[Term] = []
         self.causes: list[str] = []
-        self.keeper = LeaseKeeper(self.election, SETTINGS, on_started=self.terms.append, on_lost=self.causes.append)
+        self.keeper = LeaseKeeper(
+            api,
+            Identity(name=name, namespace="ops"),
+            settings,
+            monotonic=clock,
+            wall=wall,
+            on_started=self.terms.append,
+            on_lost=on_lost or self.causes.append,
+        )
 
     def turn(self) -> None:
         self.keeper.turn()
 
     @property
+    def leading(self) -> bool:
+        return self.keeper.leading
+
+    @property
     def may_write(self) -> list[bool]:
         """Whether each of its terms may write, in their order."""
         return [may_write(term) for term in self.terms]
+
+
+def test_the_first_leads_and_renews_and_a_second_waits(api: Any, clock: Clock) -> None:
+    a, b = Replica(api, "a", clock), Replica(api, "b", clock)
+    for _ in range(20):
+        a.turn()
+        b.turn()
+        clock.now += 2
+        assert (a.leading, b.leading) == (True, False)
+    spec = api.find(LEASES, "ops", SETTINGS.name)["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("a", 10, 0)
+    assert spec["renewTime"].endswith("Z")
+
+
+def test_of_two_that_take_it_one_gets_it(api: Any, clock: Clock) -> None:
+    a, b, c = (Replica(api, name, clock) for name in "abc")
+    for replica in (a, b, c):
+        replica.turn()
+    clock.now += 20
+
+    def both_read(verb: str, plural: str, name: str) -> None:
+        if verb == "update":
+            api.before = lambda *call: None
+            b.turn()
+
+    api.before = both_read
+    c.turn()
+    assert (b.leading, c.leading) == (True, False)
+
+
+def test_a_leader_with_an_old_version_reads_and_renews_at_once(api: Any, clock: Clock) -> None:
+    a = Replica(api, "a", clock)
+    a.turn()
+    # Its own write arrived and the response did not; or another client added an annotation.
+    api.put(LEASES, api.find(LEASES, "ops", SETTINGS.name))
+    clock.now += 7
+    api.calls.clear()
+    a.turn()
+    assert [verb for verb, _, _ in api.calls] == ["update", "get", "update"]
+    clock.now += 7
+    assert (a.may_write, a.causes) == ([True], [])
+
+
+def test_a_leader_creates_a_deleted_lease_again(api: Any, clock: Clock) -> None:
+    a, b = Replica(api, "a", clock), Replica(api, "b", clock)
+    a.turn()
+    api.objects.clear()
+    a.turn()
+    b.turn()
+    assert (a.may_write, a.causes, b.leading) == ([True], [], False)
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["holderIdentity"] == "a"
+    # Another replica was faster.
+    api.objects.clear()
+    b.turn()
+    a.turn()
+    assert (a.causes, b.leading) == (["another replica holds the lease"], True)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.sampled_from((0.5, 1.0, 2.0, 5.0)), st.sampled_from(("", "before", "after"))
+        ),
+        max_size=60,
+    ),
+    st.tuples(*[st.floats(-1e6, 1e6) for _ in range(3)]),
+)
+def test_never_two_leaders(steps: list[tuple[str, float, str]], offsets: tuple[float, float, float]) -> None:
+    api, true_time = Leases(), [1e7]
+
+    def replica(name: str, offset: float) -> Replica:
+        return Replica(api, name, lambda: true_time[0] + offset, wall=lambda: true_time[0] + 1e9 - offset)
+
+    replicas = {name: replica(name, offset) for name, offset in zip("abc", offsets, strict=True)}
+    for name, seconds, fails in steps:
+        true_time[0] += seconds
+        api.fails = fails
+        replicas[name].turn()
+        assert sum(sum(replica.may_write) for replica in replicas.values()) <= 1
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -214,12 +223,12 @@ def test_one_renewal_without_a_response_ends_no_term(api: Any, clock: Clock, app
 
     api.before = times_out
     clock.now += a.keeper.turn()
-    assert a.keeper.leading
+    assert a.leading
     clock.now += a.keeper.turn()
-    assert (a.keeper.leading, len(a.terms), a.causes) == (True, 1, [])
+    assert (a.leading, len(a.terms), a.causes) == (True, 1, [])
     b = Replica(api, "b", clock)
     b.turn()
-    assert not b.keeper.leading
+    assert not b.leading
 
 
 @pytest.mark.parametrize(("duration", "renew"), [(3, 1.2), (3, 0.1), (10, 2), (10, 4), (60, 0.5)])
@@ -239,7 +248,7 @@ def test_no_write_is_sent_after_the_deadline_of_a_late_lease(api: Any, clock: Cl
     clock.now += 0.1
     with pytest.raises(NotLeading, match="term 1 is over"):
         a.terms[0].check()
-    assert not a.keeper.leading
+    assert not a.leading
 
 
 def test_a_renewal_that_arrives_after_the_deadline_does_not_continue_the_term(api: Any, clock: Clock) -> None:
@@ -259,11 +268,8 @@ def test_a_renewal_that_arrives_after_the_deadline_does_not_continue_the_term(ap
 
 
 def test_after_a_late_lease_the_replica_leads_again_in_a_new_term(api: Any, clock: Clock) -> None:
-    a = Replica(api, "a", clock)
     seen: list[tuple[str, list[bool]]] = []
-    a.keeper = LeaseKeeper(
-        a.election, SETTINGS, on_started=a.terms.append, on_lost=lambda cause: seen.append((cause, a.may_write))
-    )
+    a = Replica(api, "a", clock, on_lost=lambda cause: seen.append((cause, a.may_write)))
     a.turn()
     clock.now += 8
     a.turn()
@@ -281,18 +287,18 @@ def test_a_replaced_leader_stands_by_and_leads_again_when_its_successor_is_silen
     b.turn()
     clock.now += 9
     b.turn()
-    assert (b.keeper.leading, a.election.overdue()) == (False, True)
+    assert (b.leading, a.may_write) == (False, [False])
     clock.now += 1
     b.turn()
     a.turn()
-    assert (a.keeper.leading, b.keeper.leading) == (False, True)
-    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == b.election.transitions() == 1
+    assert (a.leading, b.leading) == (False, True)
+    assert api.find(LEASES, "ops", SETTINGS.name)["spec"]["leaseTransitions"] == b.keeper.transitions() == 1
     # Its last look at the Lease found another holder.
     a.turn()
     assert len(a.terms) == 1
     clock.now += 10
     a.turn()
-    assert (a.keeper.leading, b.keeper.leading, a.may_write) == (True, False, [False, True])
+    assert (a.leading, b.leading, a.may_write) == (True, False, [False, True])
 
 
 def test_another_holder_ends_the_term_at_once(api: Any, clock: Clock) -> None:
@@ -308,19 +314,18 @@ def test_another_holder_ends_the_term_at_once(api: Any, clock: Clock) -> None:
 
 def test_the_thread_of_the_keeper_leads_and_hands_over(api: Any) -> None:
     settings = LeaseSettings(duration_seconds=60, renew_seconds=0.01)
-    started = threading.Semaphore(0)
-    keepers = []
-    for name in "ab":
-        one = Election(api, Identity(name=name, namespace="ops"), settings, monotonic=time.monotonic, wall=time.time)
-        keeper = LeaseKeeper(one, settings, on_started=lambda term: started.release(), on_lost=lambda cause: None)
-        keepers.append(keeper)
+    first, second = (Replica(api, name, time.monotonic, settings=settings) for name in "ab")
     # An error of our own ends no thread.
     api.refuse("get", LEASES, ValueError("a Lease that nobody expected"))
-    keepers[0].start()
-    assert started.acquire(timeout=240)
-    keepers[1].start()
-    assert not started.acquire(timeout=0.05)
-    keepers[0].stop(release=True)
-    assert started.acquire(timeout=240)
-    assert keepers[1].leading
-    keepers[1].stop(release=False)
+    first.keeper.start()
+    until = time.monotonic() + 240
+    while not first.leading and time.monotonic() < until:
+        time.sleep(0.005)
+    second.keeper.start()
+    time.sleep(0.05)
+    assert (first.leading, second.leading) == (True, False)
+    first.keeper.stop(release=True)
+    while not second.leading and time.monotonic() < until:
+        time.sleep(0.005)
+    assert second.leading
+    second.keeper.stop(release=False)

@@ -28,10 +28,9 @@ def release(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> D
     The time counts from the last worker that got a machine: a cluster autoscaler adds them one by one.
     """
     first = snapshot.limits.gang_release
-    over = batch_job.suspended or batch_job.ended or batch_job.deleting
     # Kueue admits all workers of a queued job or none.
     queued = snapshot.queue_name is not None
-    if not first or over or batch_job.parallelism < 2 or conditions.is_true(status, "Running") or queued:
+    if not first or batch_job.inactive or batch_job.parallelism < 2 or conditions.is_true(status, "Running") or queued:
         return None
     pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.owner_uid == batch_job.uid]
     placed = [pod for pod in pods if pod.node]

@@ -14,7 +14,7 @@ from mptraining_api.resolve.alternatives import describe
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
-from mptraining_api.status import Attempt, JobStatus, parse_time
+from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.deadlines import Deadline, run_policy
@@ -37,16 +37,6 @@ def start_of(number: int, job: ResolvedJob, *, machine: int = 0, nodes: int | No
     if job.nodes_range is None or nodes not in possible_nodes(job):
         nodes = None
     return StartAttempt(number, job, machine, nodes)
-
-
-def start_again(attempt: Attempt, job: ResolvedJob) -> StartAttempt:
-    """Return the start of an attempt that the status has and whose Indexed Job is missing."""
-    return start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
-
-
-def start_of_created(batch_job: SeenBatchJob, job: ResolvedJob) -> StartAttempt:
-    """Return the start of the attempt whose Indexed Job exists and which the status does not have."""
-    return start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=batch_job.workers or batch_job.parallelism)
 
 
 def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:

@@ -44,14 +44,13 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """What to do with the probe: its pods to create, or whether to keep it; or the resize that it allows.
+class Size:
+    """The resize of an attempt, or what to do with the probe: its pods to create, or whether to keep it.
 
     `wake_at` is when to decide again, in seconds since 1970.
     """
 
     resize: Resize | None = None
-    # Pods of a probe to be created.
     create: int = 0
     keep: bool = False
     wake_at: float | None = None
@@ -100,25 +99,30 @@ def resized_to(status: JobStatus) -> int | None:
     return status.workers if before is not None and before.outcome == RESIZED.reason else None
 
 
-def shrunk(
-    sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float
-) -> tuple[Resize | None, float | None]:
-    """Return the resize of an attempt whose workers do not all run, or else when to decide again, in seconds since
-    1970.
-    """
+def decide(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Size:
+    """Return the size of the current attempt, whose Indexed Job is `batch_job`."""
     attempt = conditions.current_attempt(status)
-    if attempt is None or batch_job.suspended or batch_job.deleting or batch_job.ended:
-        return None, None
+    if attempt is None or batch_job.inactive:
+        return Size()
+    if conditions.is_true(status, "Running"):
+        return _growth(sizes, snapshot, status, attempt, now)
+    return _shrunk(sizes, snapshot, status, attempt, batch_job, now)
+
+
+def _shrunk(
+    sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt: Attempt, batch_job: SeenBatchJob, now: float
+) -> Size:
+    """Return the resize of an attempt whose workers do not all run, or else when to decide again."""
     nodes = attempt.workers or sizes[-1]
     if batch_job.parallelism < nodes:
         # A queue admitted a part of the workers; those that run wait for the others in vain.
         target = largest(sizes, batch_job.parallelism)
         message = f"the queue admitted {batch_job.parallelism} of {nodes} workers"
-        return (None if target is None else Resize(target, message)), None
+        return Size() if target is None else Size(Resize(target, message))
     pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.deletion is None and not pod.terminated]
     placed = sum(bool(pod.node) for pod in pods)
     if placed >= nodes:
-        return None, None
+        return Size()
     refused = next((pod.unscheduled for pod in pods if pod.unscheduled), "")
     judged = len(pods) == nodes and all(pod.node or pod.unscheduled for pod in pods)
     # A scheduler tries a refused pod again after its backoff, seconds after the machine was freed by a probe.
@@ -126,52 +130,46 @@ def shrunk(
     limit = snapshot.limits.settle if quick else snapshot.limits.elastic_wait
     began = batch_job.started or batch_job.created
     if now < began + limit:
-        return None, began + limit
+        return Size(wake_at=began + limit)
     target = largest(sizes, placed)
     if target is None:
-        return None, None
+        return Size()
     cause = f": {refused}" if refused else ""
-    return Resize(target, f"{placed} of {nodes} workers could be placed within {limit:g} s{cause}"), None
+    return Size(Resize(target, f"{placed} of {nodes} workers could be placed within {limit:g} s{cause}"))
 
 
 def _lost_machines(status: JobStatus) -> bool:
     """Return whether all workers of this attempt had a machine before: those without one now have lost it."""
-    before, attempt = _before(status), conditions.current_attempt(status)
+    before, attempt = ([None, None, *(status.attempts or [])])[-2:]
     if before is None or attempt is None or before.outcome in _STARTS_AFRESH:
         return False
     return attempt.workers is None or before.workers is None or attempt.workers <= before.workers
 
 
-def _before(status: JobStatus) -> Attempt | None:
-    attempts = status.attempts or []
-    return attempts[-2] if len(attempts) > 1 else None
-
-
-def growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, now: float) -> Growth:
+def _growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt: Attempt, now: float) -> Size:
     """Return how a running attempt grows."""
-    attempt = conditions.current_attempt(status)
     ran = conditions.transition_time(status, "Running")
-    if attempt is None or attempt.start_time is None or ran is None:
-        return Growth()
+    if attempt.start_time is None or ran is None:
+        return Size()
     nodes = attempt.workers or sizes[-1]
     most = largest(sizes, most_allowed(snapshot, sizes)) or nodes
     if most <= nodes or _ends_soon(status):
-        return Growth()
+        return Size()
     interval = run_policy(snapshot).resize_seconds
     due = max(parse_time(attempt.start_time), ran) + interval
     if now < due:
-        return Growth(wake_at=due)
+        return Size(wake_at=due)
     next_round = now + interval - (now - due) % interval
     if snapshot.probe is not None:
-        return _probed(sizes, nodes, most, snapshot.probe, snapshot.limits, now) or Growth(wake_at=next_round)
+        return _probed(sizes, nodes, most, snapshot.probe, snapshot.limits, now) or Size(wake_at=next_round)
     if (now - due) % interval >= snapshot.limits.elastic_wait:
-        return Growth(wake_at=next_round)
-    return Growth(create=most - nodes)
+        return Size(wake_at=next_round)
+    return Size(create=most - nodes)
 
 
 def _probed(
     sizes: Sequence[int], nodes: int, most: int, probe: SeenBatchJob, limits: Limits, now: float
-) -> Growth | None:
+) -> Size | None:
     """Return what the probe's running pods allow an attempt of `nodes` workers; None to delete the probe."""
     if probe.deleting or probe.ended:
         return None
@@ -181,13 +179,13 @@ def _probed(
     if target > nodes:
         # Further machines may come at the same moment.
         if target < most and now < since + limits.settle:
-            return Growth(keep=True, wake_at=since + limits.settle)
+            return Size(keep=True, wake_at=since + limits.settle)
         found = "1 more machine" if more == 1 else f"{more} more machines"
-        return Growth(Resize(target, f"{found} for {nodes} worker{'s' * (nodes > 1)}"), keep=True)
+        return Size(Resize(target, f"{found} for {nodes} worker{'s' * (nodes > 1)}"), keep=True)
     if more and now >= since + limits.elastic_wait:
         # It occupies machines that are not enough.
         return None
-    return Growth(keep=True, wake_at=since + limits.elastic_wait if more else None)
+    return Size(keep=True, wake_at=since + limits.elastic_wait if more else None)
 
 
 def _ends_soon(status: JobStatus) -> bool:

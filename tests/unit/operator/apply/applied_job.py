@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mptraining_api.kubernetes_api import (
-    JOBS,
-    ApiProblem,
-)
+from mptraining_api.kubernetes_api import JOBS, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.apply import Applier
 from mptraining_operator.namespace_objects import NamespaceObjects
-from mptraining_operator.plan.actions import (
-    Plan,
-    StartAttempt,
-)
+from mptraining_operator.plan.actions import Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
 from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings

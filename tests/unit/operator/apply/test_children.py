@@ -6,18 +6,9 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import (
-    BATCH_JOBS,
-    CONFIG_MAPS,
-    NETWORK_POLICIES,
-    SERVICES,
-    ApiProblem,
-)
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, NETWORK_POLICIES, SERVICES, ApiProblem
 from mptraining_operator.children import rejection
-from mptraining_operator.plan.actions import (
-    AllowPeers,
-    StartAttempt,
-)
+from mptraining_operator.plan.actions import AllowPeers, StartAttempt
 from mptraining_operator.resources import indexed_job, job_objects
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job, raw_pod, seen_pod

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_api.kubernetes_api import (
-    JOBS,
-    ApiProblem,
-)
+from mptraining_api.kubernetes_api import JOBS, ApiProblem
 from mptraining_api.status import JobStatus, Phase, Progress
 from mptraining_operator.apply import status_changes
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import (
-    EventRecord,
-    Plan,
-    StartAttempt,
-)
+from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Limits
 from mptraining_operator.resources import job_objects
 from mptraining_operator.watch import parse

@@ -9,15 +9,7 @@ import pytest
 from mptraining_api import outcomes
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import (
-    CONDITION_TYPES,
-    Attempt,
-    Condition,
-    JobStatus,
-    Phase,
-    format_time,
-    parse_time,
-)
+from mptraining_api.status import CONDITION_TYPES, Attempt, Condition, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import StartAttempt
 from mptraining_operator.plan.end import restart_backoff

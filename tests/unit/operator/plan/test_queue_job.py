@@ -13,14 +13,7 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator.place_in_queue import status_changes
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import (
-    DeleteJob,
-    EndAttempt,
-    JoinQueue,
-    LeaveQueue,
-    ReportToQueue,
-    StartAttempt,
-)
+from mptraining_operator.plan.actions import DeleteJob, EndAttempt, JoinQueue, LeaveQueue, ReportToQueue, StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
 from mptraining_operator.resources.queue_job import Placement
@@ -68,9 +61,11 @@ def test_a_queues_job_that_was_refused_is_created_again_later(after: float, expe
     assert waits.event_records == (), "once per reason"
 
 
-def test_an_admitted_job_starts() -> None:
-    found = plan(snapshot(queue_job=ADMITTED), NOW)
-    assert [type(each) for each in found.actions] == [ReportToQueue, StartAttempt]
+def test_an_admitted_job_starts_and_reports_to_the_place_that_was_observed() -> None:
+    report, start = plan(snapshot(queue_job=dataclasses.replace(ADMITTED, version=7)), NOW).actions
+    assert isinstance(report, ReportToQueue)
+    assert isinstance(start, StartAttempt)
+    assert (report.active, report.uid, report.version) == (2, "place", 7)
 
 
 def test_kueue_learns_that_pods_are_active_and_ready() -> None:
@@ -256,10 +251,3 @@ def test_an_elastic_attempt_whose_job_is_missing_is_no_larger_than_its_new_admis
     assert start.nodes == 2
     assert found.status is not None
     assert (found.status.workers, (found.status.attempts or [])[0].workers) == (2, 2)
-
-
-def test_a_report_is_of_the_place_that_was_observed() -> None:
-    place = dataclasses.replace(ADMITTED, version=7)
-    report, _ = plan(snapshot(queue_job=place), NOW).actions
-    assert isinstance(report, ReportToQueue)
-    assert (report.active, report.uid, report.version) == (2, "place", 7)

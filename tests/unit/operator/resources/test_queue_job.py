@@ -11,12 +11,7 @@ from mptraining_api.spec import Scheduling
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.resources.queue_job import (
-    MIN_PARALLELISM,
-    Admitted,
-    queue_job,
-    queue_placement,
-)
+from mptraining_operator.resources.queue_job import MIN_PARALLELISM, Admitted, queue_job, queue_placement
 from tests.jobs import two_workers
 
 OWNER = Owner("team", "flowers", "0a1b2c3d-4e5f", "2026-01-01T00:00:00Z")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,26 +119,21 @@ def test_failures_wait_longer_each_time(clock: Clock) -> None:
     assert queue.retry(A) == 0.25
 
 
-def test_stop_wakes_waiting_workers() -> None:
-    queue = WorkQueue(time.monotonic)
-    found: list[Key | None] = []
-    thread = threading.Thread(target=lambda: found.append(queue.take()))
-    thread.start()
-    queue.stop()
-    thread.join(60)
-    assert found == [None]
-    queue.add(A)
-    assert queue.take(0) is None
-
-
-def test_a_new_key_wakes_a_waiting_worker() -> None:
+@pytest.mark.parametrize("wakes", ["a new key", "the stop"])
+def test_what_wakes_a_waiting_worker(wakes: str) -> None:
     queue = WorkQueue(time.monotonic)
     found: list[Key | None] = []
     thread = threading.Thread(target=lambda: found.append(queue.take(60)))
     thread.start()
-    queue.add(A, 0.02)
+    if wakes == "a new key":
+        queue.add(A, 0.02)
+    else:
+        queue.stop()
     thread.join(60)
-    assert found == [A]
+    assert found == [A if wakes == "a new key" else None]
+    queue.stop()
+    queue.add(B)
+    assert queue.take(0) is None
 
 
 STEPS = st.lists(
