@@ -100,7 +100,7 @@ LONG = ("legacy_custom_loop", "top_5", "own_policy")
 )
 def test_what_cannot_run_ends_with_what_to_change(name: str, tmp_path: Path, through_us: ThroughUs) -> None:
     program, settings, words = STEPS_TO[name]
-    done = through_us(program, tmp_path, **settings)
+    done = through_us(program, tmp_path, **settings)  # type: ignore[arg-type]
     assert done.outcome.reason in ("ProgramFailed", "InvalidProgram")
     assert [each for each in words if each not in done.message] == [], done.message
 
