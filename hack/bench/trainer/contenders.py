@@ -1,6 +1,6 @@
 """The ways to train a task that are timed against each other: this loop, `fit`, a bare tf.function.
 
-Each `Contender` runs a given number of steps and returns their time; `bench.trainer.child` calls them.
+Each `Contender` runs a given number of steps and returns their time; `rounds` calls them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from hack.bench.trainer import tasks
 from hack.bench.trainer.jobs import trainers_strategy
+from hack.bench.trainer.rounds import Measured
 from hack.bench.trainer.tasks import Task
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
@@ -38,15 +39,6 @@ class Setting:
     # `fit` alone: Keras 3 compiles a step with XLA by default.
     jit: bool | None = None
     policy: str = "float32"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Wall-clock and CPU seconds (of all threads) of `steps` steps."""
-
-    steps: int
-    seconds: float
-    cpu_seconds: float
 
 
 class Contender(Protocol):

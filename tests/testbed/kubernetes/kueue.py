@@ -23,6 +23,7 @@ from mptraining_api.status import format_time
 from tests.testbed.binaries import FOLDER, binary
 from tests.testbed.kubernetes.access import apply_crd
 from tests.testbed.kubernetes.control_plane import ControlPlane
+from tests.testbed.kubernetes.operator_namespace import condition
 from tests.testbed.kubernetes.rest import APPLY, Object, Refused
 from tests.testbed.processes import NotStarted, Server, free_ports
 
@@ -233,15 +234,9 @@ class Kueue:
         self.rest.patch(f"{API}/namespaces/{namespace}/workloads/{workload}", {"spec": {"active": active}})
 
 
-def condition(workload: Object, type: str) -> Object:
-    """Return the condition of a Workload, or an empty one."""
-    found = workload.get("status", {}).get("conditions", ())
-    return next((each for each in found if each["type"] == type), {})
-
-
 def holds(workload: Object, type: str) -> bool:
     """Return whether the condition of a Workload is true."""
-    return bool(condition(workload, type).get("status") == "True")
+    return bool(condition(workload.get("status", {}), type).get("status") == "True")
 
 
 def _now() -> str:
