@@ -32,11 +32,14 @@ def two_workers(**spec: Any) -> MPTrainingJob:
 
 
 def resolved_job(name: str = "numbers", **spec: Any) -> ResolvedJob:
-    """Return the resolved job of an application `mlp` on a CPU; `spec` adds fields, or replaces these."""
+    """Return the resolved job of an application `mlp` on a CPU; `spec` adds fields, replaces these, or drops those that
+    are None.
+    """
     document = {
         "accelerator": {"type": "cpu"},
         "program": {"application": {"name": "mlp", "classes": 3}},
         "data": {"train": ["a.tfrecord"]},
         **spec,
     }
-    return resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": document}), ClusterSettings())
+    given = {field: value for field, value in document.items() if value is not None}
+    return resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": given}), ClusterSettings())

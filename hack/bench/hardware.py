@@ -13,13 +13,13 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from mptraining.comparison.values import examples_per_second, peak_memory_bytes, step_seconds
+from mptraining.comparison.values import latest
 from mptraining.runs import Run, load_run
 
 ROOT = Path(__file__).parents[2]
@@ -54,11 +54,11 @@ def run(file: Path, policy: str, output: Path) -> Run | None:
 def row(name: str, runs: Sequence[Run]) -> list[str]:
     """Return name, policy, and the medians of the runs: milliseconds a step, examples per second, peak memory."""
 
-    def shown(measure: Callable[[Run], float | None], unit: float, digits: int) -> str:
-        values = [value for each in runs if (value := measure(each)) is not None]
+    def shown(field: str, unit: float, digits: int) -> str:
+        values = [value for each in runs if (value := latest(each, field)) is not None]
         return f"{statistics.median(values) / unit:,.{digits}f}" if values else "-"
 
-    measures = ((step_seconds, 1e-3, 2), (examples_per_second, 1, 0), (peak_memory_bytes, 2**20, 0))
+    measures = (("step_seconds", 1e-3, 2), ("examples_per_second", 1.0, 0), ("peak_memory_bytes", 2.0**20, 0))
     return [name, str(runs[0].precision), *(shown(*each) for each in measures)]
 
 

@@ -58,24 +58,15 @@ def archive(version: str = TESTED) -> Path | None:
 
 
 def extract(image: Path, target: Path) -> None:
-    """Writes the binary in the docker or OCI archive `image` (zstd, gzip or plain tar) to `target`."""
-    if image.suffix != ".zst":
-        with image.open("rb") as stream:
-            _extract(stream, target, image)
-        return
+    """Writes the binary in the docker or OCI archive `image` (tar.zst) to `target`."""
     with subprocess.Popen([_zstd(), "-dc", "--long=31", str(image)], stdout=subprocess.PIPE) as unpacking:
         assert unpacking.stdout is not None
-        _extract(unpacking.stdout, target, image)
-        unpacking.kill()  # what follows the binary is not needed
-
-
-def _extract(stream: IO[bytes], target: Path, image: Path) -> None:
-    with tarfile.open(fileobj=stream, mode="r|*") as outer:
-        for member in outer:
-            content = outer.extractfile(member) if member.isfile() and member.size > 1_000_000 else None
-            if content is None or not _layer(content, target):
-                continue
-            return
+        with tarfile.open(fileobj=unpacking.stdout, mode="r|*") as outer:
+            for member in outer:
+                content = outer.extractfile(member) if member.isfile() and member.size > 1_000_000 else None
+                if content is not None and _layer(content, target):
+                    unpacking.kill()  # what follows the binary is not needed
+                    return
     raise NotHere(f"{image}: no /{INSIDE} in any layer. Take a node image built by this project's recipe.")
 
 

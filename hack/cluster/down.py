@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from hack.cluster.engine import STATE, docker, finish, podman, say
+from hack.cluster.engine import CLAIMS, docker, finish, podman, say
 from hack.cluster.kubectl import KUBECONFIG
-from hack.cluster.nodes import NODES
-from hack.cluster.release import CLAIMS_FOLDER, NAME
+from hack.cluster.nodes import NAME, NODES
 from hack.cluster.up import remove
 
 
@@ -17,7 +16,7 @@ def main() -> None:
     for engine in found:
         remove(engine)
     KUBECONFIG.unlink(missing_ok=True)
-    shutil.rmtree(STATE / CLAIMS_FOLDER, ignore_errors=True)
+    shutil.rmtree(CLAIMS, ignore_errors=True)
     say(f"{NAME} is gone" if found else f"there is no {NAME}")
 
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "bin"
 # What outlives a checkout, as the cluster does.
 STATE = Path("/var/lib/mptraining-cluster")
+CLAIMS = STATE / "claims"
 # Debian's packages, and the program for which each is installed.
 PACKAGES = {
     "podman": "podman",

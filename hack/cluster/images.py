@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hack.cluster.engine import ROOT, Engine, Failed, docker, finish, podman, say
-from hack.cluster.nodes import CONTROL_PLANE, NODES, WORKERS, kind
-from hack.cluster.release import NAME
+from hack.cluster.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, kind
 
 BUILD = ROOT / "build" / "images"
 CONTEXT = BUILD / "context"

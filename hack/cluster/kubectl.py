@@ -6,9 +6,8 @@ import os
 import subprocess
 
 from hack.cluster.engine import BIN, ROOT, Failed
-from hack.cluster.release import KUBECONFIG_FOLDER
 
-KUBECONFIG = ROOT / "build" / KUBECONFIG_FOLDER / "kubeconfig"
+KUBECONFIG = ROOT / "build" / "cluster" / "kubeconfig"
 
 
 def kubectl(*arguments: str, text: str | None = None, check: bool = True, seconds: float = 300.0) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from hack.cluster.engine import BIN, ROOT, Engine, Failed, say
 from hack.cluster.kubectl import KUBECONFIG, kubectl
-from hack.cluster.release import NAME
 
+NAME = "mptraining"
 CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")
 NODES = (CONTROL_PLANE, *WORKERS)

@@ -2,7 +2,6 @@
 
 Docker with kind's own node image where they are to be had; else Podman with a node image from the archive that
 MPTRAINING_KIND_IMAGE_ARCHIVE names, or one that is built here from Go modules and Debian packages.
-MPTRAINING_KUBERNETES=1.36 makes a second cluster of that release, always with Podman: kind.release.
 """
 
 from __future__ import annotations
@@ -14,33 +13,23 @@ import tempfile
 import time
 from typing import Any
 
-from hack.cluster.binaries import ARCHIVE_VARIABLE, NotHere, archive
-from hack.cluster.engine import ROOT, STATE, Engine, Failed, docker, finish, podman, say
+from hack.cluster.binaries import ARCHIVE_VARIABLE, TESTED, NotHere, archive
+from hack.cluster.engine import CLAIMS, ROOT, Engine, Failed, docker, finish, podman, say
 from hack.cluster.kubectl import KUBECONFIG
-from hack.cluster.nodes import (
-    CONTROL_PLANE,
-    NODES,
-    WORKERS,
-    export_kubeconfig,
-    kind,
-    relative,
-    why_not_well,
-)
-from hack.cluster.release import CLAIMS_FOLDER, DEFAULT, NAME, NODE_IMAGE, RELEASE, VARIABLE, VERSION
+from hack.cluster.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, export_kubeconfig, kind, relative, why_not_well
 
-# Where Kubernetes' own host-path provisioner, the default class of NODE_IMAGE, makes folders.
-CLAIMS = "/tmp/hostpath_pv"
+# Where Kubernetes' own host-path provisioner, the default class of the node image, makes folders.
+_ON_NODES = "/tmp/hostpath_pv"
+_NODE_IMAGE = f"localhost/kindest-node:v{TESTED}"
 
 
 def main() -> None:
     began = time.monotonic()
-    if VERSION is None:
-        raise Failed(f"{VARIABLE} is {RELEASE}: kind/node_image builds no node of it; name 1.34 or 1.36")
     engine = docker()
-    if engine and RELEASE == DEFAULT and not os.environ.get(ARCHIVE_VARIABLE):
+    if engine and not os.environ.get(ARCHIVE_VARIABLE):
         image = None
     else:
-        engine, image = podman(), NODE_IMAGE
+        engine, image = podman(), _NODE_IMAGE
     if any(engine.has_container(node) for node in NODES):
         wrong = why_not_well(engine)
         if wrong is None:
@@ -49,17 +38,17 @@ def main() -> None:
         say(f"{NAME} exists, but {wrong}: created again")
         remove(engine)
     if image:
-        obtain(engine, image, VERSION)
+        obtain(engine, image)
     create(engine, image)
     say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={relative(KUBECONFIG)}")
 
 
-def obtain(engine: Engine, image: str, version: str) -> None:
+def obtain(engine: Engine, image: str) -> None:
     """The node image: at hand, out of the archive, or built."""
     if engine.has_image(image):
         return
     try:
-        packed = archive(version)
+        packed = archive()
     except NotHere as problem:
         raise Failed(str(problem)) from None
     if packed:
@@ -71,14 +60,14 @@ def obtain(engine: Engine, image: str, version: str) -> None:
             raise Failed(f"{packed} holds no {image}")
         return
     say(f"building {image} from Go modules and Debian packages: 10 minutes; {ARCHIVE_VARIABLE} would save them")
-    folder = ROOT / "build" / ("node-image" if RELEASE == DEFAULT else f"node-image-{version}")
-    engine.run(str(ROOT / "hack" / "cluster" / "node_image" / "build.sh"), str(folder), version, shown=True)
+    script = ROOT / "hack" / "cluster" / "node_image" / "build.sh"
+    engine.run(str(script), str(ROOT / "build" / "node-image"), TESTED, shown=True)
 
 
 def create(engine: Engine, image: str | None) -> None:
     say(f"creating {NAME} with {engine.name}: a control plane and {len(WORKERS)} workers")
     if image:
-        (STATE / CLAIMS_FOLDER).mkdir(parents=True, exist_ok=True)
+        CLAIMS.mkdir(parents=True, exist_ok=True)
     KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(configuration(shared_claims=image is not None), file)
@@ -107,12 +96,12 @@ def configuration(*, shared_claims: bool) -> dict[str, Any]:
     if shared_claims:
         # This node image's iptables cannot share calls among the endpoints of a Service: it lacks a library.
         networking["kubeProxyMode"] = "nftables"
-        volume = {"name": "claims", "hostPath": CLAIMS, "mountPath": CLAIMS, "pathType": "Directory"}
+        volume = {"name": "claims", "hostPath": _ON_NODES, "mountPath": _ON_NODES, "pathType": "Directory"}
         manager["extraVolumes"] = [volume]
         # Lets a node be told of a registry on the host: kind.registry. kind's own node image has it.
         registries = '[plugins."io.containerd.grpc.v1.cri".registry]\nconfig_path = "/etc/containerd/certs.d"'
         patches.append(registries)
-        node["extraMounts"] = [{"hostPath": str(STATE / CLAIMS_FOLDER), "containerPath": CLAIMS}]
+        node["extraMounts"] = [{"hostPath": str(CLAIMS), "containerPath": _ON_NODES}]
     return {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
@@ -130,9 +119,8 @@ def open_claims(engine: Engine) -> None:
     It has no setting for that, and as it asks for mode 0750, a default ACL would be masked as well.
     """
     script = (ROOT / "hack" / "cluster" / "open-claims.sh").read_text(encoding="utf-8")
-    service = (
-        f"[Service]\nExecStart=/kind/bin/open-claims {CLAIMS}\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
-    )
+    unit = ("[Service]", f"ExecStart=/kind/bin/open-claims {_ON_NODES}", "Restart=always")
+    service = "\n".join([*unit, "[Install]", "WantedBy=multi-user.target", ""])
     for path, text in (("/kind/bin/open-claims", script), ("/etc/systemd/system/open-claims.service", service)):
         engine.run(engine.name, "exec", "-i", CONTROL_PLANE, "tee", path, text=text)
     engine("exec", CONTROL_PLANE, "chmod", "755", "/kind/bin/open-claims")

@@ -7,12 +7,12 @@ Finished programs are in FOLDER/results.jsonl and are not run again while the so
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import threading
-from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-from rich.progress import Progress
+from typing import Any
 
 from hack.parity.programs.named import named_programs, single_choices
 from hack.parity.programs.program import Program
@@ -68,51 +68,36 @@ def _arguments() -> argparse.Namespace:
 
 def _run(programs: list[Program], results: Results, folder: Path, *, processes: int) -> list[Result]:
     """Return every program's result; run those without one, in at most `processes` processes."""
+    single = [program for program in programs if results.get(program, workers=False) is None]
+    # A list's iterator hands each out once, to any thread.
     queues = {
-        generation: deque(
-            program
-            for program in programs
-            if program.generation == generation and results.get(program, workers=False) is None
-        )
+        generation: iter([program for program in single if program.generation == generation])
         for generation in ("Keras3", "Legacy")
     }
     pairs = [program for program in programs if program.workers and results.get(program, workers=True) is None]
     lock = threading.Lock()
-    total = sum(map(len, queues.values())) + len(pairs)
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("programs", total=total)
+    total = len(single) + len(pairs)
+    finished = itertools.count(1)
 
-        def report_finished() -> None:
-            bar.advance(task)
-            if bar.disable and not bar.tasks[0].completed % 50:
-                print(f"{bar.tasks[0].completed:.0f} of {total} programs", file=sys.stderr, flush=True)
+    def add(program: Program, answer: dict[str, Any], *, workers: bool) -> None:
+        with lock:
+            results.add(program, answer, workers=workers)
+            if not (number := next(finished)) % 50:
+                print(f"{number} of {total} programs", file=sys.stderr, flush=True)
 
-        def work(first: str) -> None:
-            for generation in (first, *({"Keras3", "Legacy"} - {first})):
-                with Child(generation, folder) as child:
-                    while True:
-                        with lock:
-                            if not queues[generation]:
-                                break
-                            program = queues[generation].popleft()
-                        answer = child.attempt(program)
-                        with lock:
-                            results.add(program, answer, workers=False)
-                            report_finished()
+    def work(first: str) -> None:
+        for generation in (first, *({"Keras3", "Legacy"} - {first})):
+            with Child(generation, folder) as child:
+                while (program := next(queues[generation], None)) is not None:
+                    add(program, child.attempt(program), workers=False)
 
-        threads = [
-            threading.Thread(target=work, args=(("Keras3", "Legacy")[number % 2],)) for number in range(processes)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for generation in ("Keras3", "Legacy"):
-            with Pair(generation, folder) as pair:
-                for program in pairs:
-                    if program.generation == generation and _has_reference(results, program):
-                        results.add(program, pair.attempt(program), workers=True)
-                        report_finished()
+    with ThreadPoolExecutor(processes) as threads:
+        list(threads.map(work, itertools.islice(itertools.cycle(("Keras3", "Legacy")), processes)))
+    for generation in ("Keras3", "Legacy"):
+        with Pair(generation, folder) as pair:
+            for program in pairs:
+                if program.generation == generation and _has_reference(results, program):
+                    add(program, pair.attempt(program), workers=True)
     found = [results.get(program, workers=False) for program in programs]
     found += [results.get(program, workers=True) for program in programs if program.workers]
     return [result for result in found if result is not None]

@@ -32,7 +32,6 @@ class Result:
 
     program: Program
     compared: tuple[dict[str, Any], ...]
-    seconds: float
 
     @property
     def different(self) -> tuple[dict[str, Any], ...]:
@@ -60,7 +59,7 @@ class Results:
         """Return the result of a program that was run before."""
         return self._found.get((program.key, workers))
 
-    def add(self, program: Program, answer: dict[str, Any], *, workers: bool) -> Result:
+    def add(self, program: Program, answer: dict[str, Any], *, workers: bool) -> None:
         """Keep a response, in the file too."""
         line = json.dumps(
             {
@@ -73,22 +72,17 @@ class Results:
         )
         with self._file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        result = self._take(line)
-        assert result is not None
-        return result
+        self._take(line)
 
-    def _take(self, line: str) -> Result | None:
+    def _take(self, line: str) -> None:
         try:
             found = json.loads(line)
         except json.JSONDecodeError:
             # The last line of a run that was killed may be cut.
-            return None
-        if found["sources"] != self._sources:
-            return None
-        program = Program.from_json(json.dumps(found["program"]))
-        result = Result(program, tuple(found["compared"]), found["seconds"])
-        self._found[program.key, found["workers"]] = result
-        return result
+            return
+        if found["sources"] == self._sources:
+            program = Program.from_json(json.dumps(found["program"]))
+            self._found[program.key, found["workers"]] = Result(program, tuple(found["compared"]))
 
 
 def report(results: Sequence[Result]) -> str:

@@ -17,6 +17,3 @@ for release in $($python -c 'from hack.cluster.binaries import OTHERS; print(*OT
   $python -m pytest -q tests/apiserver -n 2 --dist loadfile --durations=10
   $python -m tests.soak.chaos --kills 40
 done
-if [ -e build/cluster-1.36/kubeconfig ]; then
-  MPTRAINING_KUBERNETES=1.36 make --no-print-directory kind
-fi

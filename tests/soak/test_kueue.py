@@ -20,7 +20,8 @@ import pytest
 from tests.left_out import leave_out
 from tests.testbed import Behaviour, ControlPlane, Exit, Run
 from tests.testbed.kubernetes.installation import install
-from tests.testbed.kubernetes.kueue import BUILT, Kueue, condition, holds
+from tests.testbed.kubernetes.kueue import BUILT, Kueue, holds
+from tests.testbed.kubernetes.operator_namespace import condition
 from tests.testbed.nodes.pods import Pod
 
 # Two workers of a quarter of a core each.
@@ -87,7 +88,7 @@ def test_jobs_run_as_they_fit(kueue: Kueue, ns: Any) -> None:
     ns.phase("first", "Succeeded")
     ns.running("second")
     workload = ns.wait(lambda: the_workload(kueue, ns, "first"), lambda found: holds(found, "Finished"))
-    assert condition(workload, "Finished")["reason"] == "Succeeded"
+    assert condition(workload["status"], "Finished")["reason"] == "Succeeded"
     ns.delete("second")
 
 
@@ -101,7 +102,7 @@ def test_a_restart_keeps_quota_and_place(kueue: Kueue, ns: Any) -> None:
     workload = the_workload(kueue, ns, "again")
     assert holds(workload, "Admitted")
     assert not holds(workload, "Evicted")
-    admitted = condition(workload, "Admitted")["lastTransitionTime"]
+    admitted = condition(workload["status"], "Admitted")["lastTransitionTime"]
     assert admitted < status["attempts"][1]["startTime"]
     assert ns.status("behind")["phase"] == "Queued"
     assert len(kueue.workloads(ns.namespace)) >= 2

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
 from mptraining_api import run_folder
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
-from mptraining_api.validation.job_text import read_job_text
+from mptraining_api.run_folder import Result
+from tests.jobs import resolved_job
+from tests.testbed.stub_trainer import RESULT
 
-_JOB = """\
-apiVersion: mptraining.dev/v1alpha1
-kind: MPTrainingJob
-metadata: {name: NAME}
-spec:
-  accelerator: {type: cpu}
-  precision: {policy: POLICY}
-  program: {application: {name: mlp, classes: 10}}
-  data: {train: ["records/train-*.tfrecord"], validation: ["records/val-*.tfrecord"]}
-  training:
-    epochs: 10
-    batchSize: {global: 64}
-    seed: SEED
-    optimizer: {className: Adam, config: {learning_rate: RATE}}
-"""
 BEGIN = 1_750_000_000.0
 _POLICIES = ("float32", "mixed_bfloat16")
 _RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
@@ -36,9 +20,18 @@ def write_run(folder: Path, number: int, points: int, draw: random.Random, *, fi
     (folder / run_folder.EVENTS).mkdir(parents=True, exist_ok=True)
     policy, rate = _POLICIES[number % 2], _RATES[number // 2 % len(_RATES)]
     begin = BEGIN + 1000.0 * number
-    text = _JOB.replace("NAME", f"run-{number}").replace("POLICY", policy).replace("SEED", str(number))
-    job = resolve(
-        MPTrainingJob.parse_written(read_job_text(text.replace("RATE", f"{rate:.5f}"), file="job")), ClusterSettings()
+    training = {
+        "epochs": 10,
+        "batchSize": {"global": 64},
+        "seed": number,
+        "optimizer": {"className": "Adam", "config": {"learning_rate": rate}},
+    }
+    job = resolved_job(
+        f"run-{number}",
+        precision={"policy": policy},
+        program={"application": {"name": "mlp", "classes": 10}},
+        data={"train": ["records/train-*.tfrecord"], "validation": ["records/val-*.tfrecord"]},
+        training=training,
     )
     (folder / run_folder.JOB).write_text(job.to_json())
     lines = [started(begin, policy, points)]
@@ -52,7 +45,12 @@ def write_run(folder: Path, number: int, points: int, draw: random.Random, *, fi
         lines.append(
             _line(begin + points + 1, "Finished", f'"reason":"Succeeded","exitCode":0,"message":"","step":{points}')
         )
-        (folder / run_folder.RESULT).write_text(json.dumps(_result(f"run-{number}", points, policy, metrics)))
+        result = {
+            "name": f"run-{number}", "step": points, "metrics": metrics, "strategy": "None", "precision": policy,
+            "step_seconds": 0.01, "examples_per_second": 6400.0, "training_seconds": float(points),
+            "seconds": points + 1.0, "model": None,
+        }  # fmt: skip
+        (folder / run_folder.RESULT).write_text(Result(**(RESULT | result)).to_json())
     (folder / run_folder.events_file(1, "b", 0, 0)).write_text("".join(lines))
 
 
@@ -79,14 +77,3 @@ def progress(time: float, step: int, points: int, loss: float, *, validation: bo
     epoch = 1 + (step - 1) * 10 // points
     fields = f'"step":{step},"totalSteps":{points},"epoch":{epoch},"metrics":{{{metrics}}},"stepSeconds":0.01,'
     return _line(time, "Progress", fields + f'"gradientNorm":{loss / 2:.4f}')
-
-
-def _result(name: str, points: int, policy: str, metrics: dict[str, float]) -> dict[str, object]:
-    return {
-        "version": 1, "name": name, "reason": "Succeeded", "exitCode": 0, "message": "", "attempt": 1, "step": points,
-        "metrics": metrics, "strategy": "None", "precision": policy, "keras": "Keras3", "workers": 1,
-        "replicasInSync": 1, "globalBatchSize": 64, "stepSeconds": 0.01, "examplesPerSecond": 6400.0,
-        "inputBoundPercent": 2.0, "trainingSeconds": float(points), "seconds": points + 1.0,
-        "peakMemoryBytes": 900_000_000, "skippedSteps": 0, "recoveries": 0, "nativeBfloat16": False, "notices": [],
-        "model": None,
-    }  # fmt: skip

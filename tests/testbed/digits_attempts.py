@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
+from tests.jobs import resolved_job
 from tests.testbed.attempts import Attempt, Start
 from tests.testbed.forks import Fork, worker_environments
 
@@ -51,14 +50,14 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
         **training: Any,
     ) -> Attempt:
         number = len(attempts) + 1
-        document = {"output": {"uri": str(tmp_path / folder)}} | spec
+        document: dict[str, Any] = {"output": {"uri": str(tmp_path / folder)}, "data": None} | spec
         if "script" not in spec.get("program", {}):
             document.setdefault("program", {"application": {"name": "mlp", "classes": 10}})
             both = {"train": [f"{digits}/train-*.tfrecord"], "validation": [f"{digits}/validation-*.tfrecord"]}
             document["data"] = data or both
             together = {"epochs": 1, "batchSize": {"global": 64}, "seed": 7} | training
             document["training"] = {name: value for name, value in together.items() if value is not None}
-        job = resolve(MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": document}), ClusterSettings())
+        job = resolved_job("digits", **document)
         attempt = Attempt(tmp_path / folder, [], [])
         attempts.append(attempt)
         for environment, output in worker_environments(job, tmp_path, number, source=source):

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
+from tests.jobs import resolved_job
 
 INPUTS = np.linspace(0, 1, 8, dtype="float32").reshape(2, 4)
 
@@ -23,14 +22,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float
 
     keras = keras_backend.load("Keras3")
     example = ExampleSpec((TensorSpec("a", "float32", (4,)),), (TensorSpec("label", "int64", ()),), ("no", "yes"))
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": {"name": "mlp"}},
-        "data": {"train": ["x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-        "precision": {"policy": "mixed_bfloat16"},
-    }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "job"}, "spec": spec}), ClusterSettings())
+    job = resolved_job(
+        "job",
+        program={"application": {"name": "mlp"}},
+        data={"train": ["x.tfrecord"], "label": "label"},
+        training={"epochs": 1, "batchSize": {"global": 8}},
+        precision={"policy": "mixed_bfloat16"},
+    )
     keras.set_policy("mixed_bfloat16")
     try:
         program = build(job, keras, example, lambda topic, message: None)

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mptraining_api import run_folder
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from tests.jobs import parsed_job
-
-_JOB = """\
-apiVersion: mptraining.dev/v1alpha1
-kind: MPTrainingJob
-metadata: {{name: {name}}}
-spec:
-  accelerator: {{type: {accelerator}, countPerNode: {count}}}
-  precision: {{policy: {policy}}}
-  jitCompile: {jit_compile}
-  program: {{application: {{name: ResNet50, weights: none, classes: 102}}}}
-  data:
-    train: ["gs://flowers/train-*.tfrecord"]
-    validation: ["gs://flowers/validation-*.tfrecord"]
-  training:
-    epochs: {epochs}
-    batchSize: {{global: {batch_size}}}
-    seed: {seed}
-    optimizer: {{className: {optimizer}, config: {{learning_rate: {learning_rate}}}}}
-    loss: {{className: SparseCategoricalCrossentropy, config: {{from_logits: true}}}}
-    metrics: [{{className: SparseCategoricalAccuracy, config: {{name: accuracy}}}}]
-"""
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.run_folder import Result
+from tests.jobs import resolved_job
+from tests.testbed.stub_trainer import RESULT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Story:
     """What a run was and how it went; `steps` in all, `at` the step at which it ends, is or was interrupted."""
 
@@ -68,9 +48,9 @@ class RunFolder:
         self.step = 0
         self.draw = random.Random(story.name)
         self.validation: dict[str, float] = {}
-        for name in (run_folder.EVENTS, "logs", run_folder.QUARANTINE):
+        for name in (run_folder.EVENTS, "logs"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / run_folder.JOB).write_text(json.dumps(_job(replace(story, name="story")) | {"name": story.name}))
+        (folder / run_folder.JOB).write_text(_job(story).to_json())
 
     @property
     def per_epoch(self) -> int:
@@ -113,27 +93,18 @@ class RunFolder:
         metrics = self._metrics(validation=False)
         self._event("Finished", reason=reason, exitCode=exit_code, message=message, step=self.step, metrics=metrics)
         self._print(f"{reason}: {message}" if message else "training finished")
-        result = {
-            "version": 1, "name": self.story.name, "reason": reason, "exitCode": exit_code, "message": message,
-            "attempt": self.attempt, "step": self.step, "metrics": metrics, "strategy": "Mirrored",
-            "precision": self.story.policy, "keras": "Keras3", "workers": 1, "replicasInSync": self.story.count,
-            "globalBatchSize": self.story.batch_size, "stepSeconds": self.story.step_seconds,
-            "examplesPerSecond": self.story.batch_size / self.story.step_seconds, "inputBoundPercent": 3.1,
-            "trainingSeconds": self.step * self.story.step_seconds, "seconds": self.step * self.story.step_seconds + 41,
-            "peakMemoryBytes": self._memory(), "skippedSteps": 3, "recoveries": 0, "nativeBfloat16": None,
-            "notices": [],
-            "model": "model/model.keras" if reason == "Succeeded" else None,
+        seconds = self.step * self.story.step_seconds
+        result = RESULT | {
+            "name": self.story.name, "reason": reason, "exit_code": exit_code, "message": message,
+            "attempt": self.attempt, "step": self.step, "metrics": metrics, "precision": self.story.policy,
+            "replicas_in_sync": self.story.count, "global_batch_size": self.story.batch_size,
+            "step_seconds": self.story.step_seconds, "training_seconds": seconds, "seconds": seconds + 41,
+            "examples_per_second": self.story.batch_size / self.story.step_seconds,
         }  # fmt: skip
-        (self.folder / run_folder.RESULT).write_text(json.dumps(result), encoding="utf-8")
+        (self.folder / run_folder.RESULT).write_text(Result(**result).to_json(), encoding="utf-8")
 
     def notice(self, topic: str, message: str, level: str = "Warning") -> None:
         self._event("Notice", level=level, topic=topic, message=message)
-
-    def quarantine(self, *records: tuple[str, int, str]) -> None:
-        """Write the records that were skipped: (file, record, cause)."""
-        found = [{"uri": uri, "record": record, "cause": cause} for uri, record, cause in records]
-        path = self.folder / run_folder.QUARANTINE / f"{run_folder.quarantine_name(1, 'pod', 0)}.json"
-        path.write_text(json.dumps({"records": found}), encoding="utf-8")
 
     def _epoch(self) -> int:
         return 1 + (self.step - 1) // self.per_epoch
@@ -158,33 +129,20 @@ class RunFolder:
         # As the trainer does: until the next validation each Progress repeats the last one.
         return found | self.validation
 
-    def _memory(self) -> int:
-        half = self.story.policy != "float32"
-        return int((5.1e9 if half else 8.7e9) * self.story.batch_size / 256)
-
     def _gauges(self) -> dict[str, Any]:
         story, wobble = self.story, self.draw.gauss
-        scale = 32768.0 * 2 ** min(4, self.step // 700)
-        left = (story.steps - self.step) * story.step_seconds
-        busy = max(0.0, min(100.0, (92 if story.policy == "float32" else 81) + wobble(0, 4)))
         found: dict[str, Any] = {
             "step": self.step, "totalSteps": story.steps, "epoch": self._epoch(),
             "examplesPerSecond": story.batch_size / story.step_seconds * (1 + wobble(0, 0.02)),
-            "stepSeconds": story.step_seconds * (1 + wobble(0, 0.02)), "estimatedRemainingSeconds": left,
+            "stepSeconds": story.step_seconds * (1 + wobble(0, 0.02)),
+            "estimatedRemainingSeconds": (story.steps - self.step) * story.step_seconds,
             "inputBoundPercent": max(0.0, 3 + wobble(0, 1.5)), "learningRate": story.learning_rate,
             "gradientNorm": 2.2 * self._loss() ** 0.7 * math.exp(wobble(0, 0.25)), "precision": story.policy,
-            "recoveries": 0, "peakMemoryBytes": self._memory(),
-            "deviceMemoryPeakBytes": self._memory(), "deviceMemoryUsedBytes": self._memory() + 400_000_000,
-            "deviceMemoryTotalBytes": 16_100_000_000, "deviceUtilizationPercent": busy,
-            "devicePowerWatts": 44 + 0.9 * busy * story.count,
-            "deviceTemperatureCelsius": 47 + 24 * (1 - math.exp(-self.step / 500)),
-            "cpuPercent": max(1.0, 46 + wobble(0, 5)), "memoryUsedBytes": 9_400_000_000 + 400_000 * self.step,
-            "memoryLimitBytes": 29_000_000_000, "diskReadBytesPerSecond": max(0.0, 2e5 + wobble(0, 1e5)),
-            "diskWriteBytesPerSecond": 2.8e8 if self.step % self.per_epoch == 0 else 4e4,
-            "networkReceiveBytesPerSecond": max(0.0, 6.2e7 + wobble(0, 5e6)), "networkSendBytesPerSecond": 3e5,
+            "recoveries": 0, "deviceMemoryPeakBytes": 5_100_000_000, "deviceMemoryTotalBytes": 16_100_000_000,
+            "deviceUtilizationPercent": min(100.0, 81 + wobble(0, 4)), "cpuPercent": max(1.0, 46 + wobble(0, 5)),
         }  # fmt: skip
         if story.policy == "mixed_float16":
-            found |= {"lossScale": scale, "skippedSteps": min(4, self.step // 700)}
+            found |= {"lossScale": 32768.0 * 2 ** min(4, self.step // 700), "skippedSteps": min(4, self.step // 700)}
         return found
 
     def _event(self, kind: str, **fields: Any) -> None:
@@ -198,12 +156,22 @@ class RunFolder:
             file.writelines(f"{line}\n" for line in lines)
 
 
-@functools.lru_cache
-def _job(story: Story) -> dict[str, Any]:
-    """Return the resolved job's JSON; hundreds of runs of a sweep have the same but for the name."""
-    fields = {name: getattr(story, name) for name in Story.__slots__}
-    resolved: dict[str, Any] = json.loads(resolve(parsed_job(_JOB.format(**fields)), ClusterSettings()).to_json())
-    return resolved
+def _job(story: Story) -> ResolvedJob:
+    optimizer = {"className": story.optimizer, "config": {"learning_rate": story.learning_rate}}
+    return resolved_job(
+        story.name,
+        accelerator={"type": story.accelerator, "countPerNode": story.count},
+        precision={"policy": story.policy},
+        jitCompile=story.jit_compile,
+        data={name: [f"gs://flowers/{name}-*.tfrecord"] for name in ("train", "validation")},
+        training={
+            "epochs": story.epochs,
+            "batchSize": {"global": story.batch_size},
+            "seed": story.seed,
+            "optimizer": optimizer,
+            "metrics": [{"className": "SparseCategoricalAccuracy", "config": {"name": "accuracy"}}],
+        },
+    )
 
 
 def write_story(folder: Path, story: Story, *, start: float, every: int = 20) -> RunFolder:

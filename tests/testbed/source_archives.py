@@ -8,20 +8,15 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
+from tests.jobs import resolved_job
 
 CODE = {"flowers/__init__.py": b"", "flowers/model.py": b"def build(): ...\n", "train.py": b"print('hello')\n"}
 
 
 def resolved(**given: Any) -> ResolvedJob:
-    document = {
-        "metadata": {"name": "flowers"},
-        "spec": {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}, "source": given},
-    }
-    return resolve(MPTrainingJob.parse(document), ClusterSettings())
+    return resolved_job("flowers", program={"script": {"path": "train.py"}}, data=None, source=given)
 
 
 def tgz(files: dict[str, bytes]) -> bytes:

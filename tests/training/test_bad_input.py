@@ -237,25 +237,6 @@ def test_a_run_folder_of_another_job(attempt: Attempt, capfd: pytest.CaptureFixt
     )
 
 
-def test_a_checkpoint_of_another_model(
-    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The same entry point, but the code behind it has changed since."""
-    first = attempt()
-    import bad_models
-
-    monkeypatch.setattr(bad_models, "good", bad_models.wide)
-    weights = Path(first.folder, "model", "weights.npz").read_bytes()
-    other = attempt(training={"epochs": 2})
-    assert other.outcome.exit_code == 2
-    assert re.search(
-        r"step-0+8: a checkpoint of another model: 2 variables where this model has 4\. Give another output",
-        other.message,
-    )
-    assert "Traceback" not in capfd.readouterr().err
-    assert Path(first.folder, "model", "weights.npz").read_bytes() == weights
-
-
 def test_a_bucket_that_never_answers(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

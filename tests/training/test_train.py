@@ -113,15 +113,6 @@ def test_two_runs_of_one_job_are_the_same_bit_for_bit(train: RunJob, whole: RunJ
     assert not same(train("another", seed=8), whole())
 
 
-def test_more_epochs_continue_where_the_last_run_ended(train: RunJob, whole: RunJob) -> None:
-    undisturbed = whole(epochs=3, validate=True)
-    longer = train(after=whole(epochs=1), epochs=3, validate=True)
-    assert longer.started.first_step == STEPS
-    assert "Resumed" in longer.notices
-    assert same(longer, undisturbed)
-    assert longer.finished.metrics == undisturbed.finished.metrics
-
-
 def test_a_finished_run_trains_nothing_more_and_reports_it(train: RunJob, whole: RunJob) -> None:
     first = whole(epochs=3, validate=True)
     again = train(after=first, epochs=3, validate=True)

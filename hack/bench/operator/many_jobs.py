@@ -9,7 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hack.bench.operator import peer
 from hack.bench.operator.fleet import NAMESPACE, WORKERS, cpu_seconds, create, fleet, number_of, resident_mib, wait_for
@@ -46,23 +46,18 @@ OURS = Contender(
     user=OWN_USER,
     start=running_own_operator,
 )
-_TFJOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/tfjobs"
 PEER = Contender(
     name="training-operator",
-    path=_TFJOBS,
+    path=f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/tfjobs",
     job=lambda name: peer.job(name, WORKERS),
     resource="tfjobs",
     child="pods",
     user=peer.USER,
     start=peer.running,
 )
-PEER_RAISED = Contender(
+PEER_RAISED = replace(
+    PEER,
     name="training-operator, raised limits",
-    path=_TFJOBS,
-    job=lambda name: peer.job(name, WORKERS),
-    resource="tfjobs",
-    child="pods",
-    user=peer.USER,
     start=lambda control_plane: peer.running(control_plane, peer.RAISED),
 )
 BY_HAND = Contender(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import yaml
 
 from tests.testbed import ControlPlane, Server
+from tests.testbed.kubernetes.operator_namespace import document
 from tests.testbed.kubernetes.rest import Object
 from tests.testbed.processes import free_ports
 
@@ -23,23 +24,13 @@ _EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 
 def own_job(name: str, workers: int) -> Object:
     """Return an MPTrainingJob of so many workers."""
-    return {
-        "apiVersion": "mptraining.dev/v1alpha1",
-        "kind": "MPTrainingJob",
-        "metadata": {"name": name},
-        "spec": {
-            "accelerator": {"type": "cpu"},
-            "nodes": workers,
-            "program": {"application": {"name": "mlp", "classes": 10}},
-            "data": {"train": ["gs://bench/train-*.tfrecord"]},
-            "output": {"uri": f"gs://bench/{name}"},
-        },
-    }
+    data = {"train": ["gs://bench/train-*.tfrecord"]}
+    return document(name, nodes=workers, data=data, output={"uri": f"gs://bench/{name}"}, training=None)
 
 
-# The Job that the operator created for its first job in this process; `by_hand` creates the same.
-_made: Object = {}
 _GENERATED = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
+# The spec of the Job that the operator created for its first job in this process.
+_made: Object = {}
 
 
 def remember(job: Object) -> None:
@@ -48,45 +39,25 @@ def remember(job: Object) -> None:
     del spec["selector"]
     for label in _GENERATED:
         spec["template"]["metadata"]["labels"].pop(label, None)
-    _made["spec"] = spec
+    _made.update(spec)
 
 
 def by_hand(name: str, workers: int) -> Object:
-    """Return the batch/v1 Job of an attempt: the operator's own if one has been seen, else as a person writes it."""
-    if _made:
-        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": _made["spec"]}
-    container = {"name": "trainer", "image": "none"}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": workers,
-            "parallelism": workers,
-            "backoffLimitPerIndex": 0,
-            "maxFailedIndexes": 0,
-            "template": {"spec": {"restartPolicy": "Never", "subdomain": name, "containers": [container]}},
-        },
-    }
+    """Return the Job of an attempt, which the operator must have created once for so many workers."""
+    assert _made["completions"] == workers
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": _made}
 
 
 @contextmanager
 def running_own_operator(control_plane: ControlPlane) -> Iterator[Server]:
-    """Start the operator; it may still wait for its lease. May be used again on the same control plane."""
-    kubeconfig = control_plane.folder / "operator.kubeconfig"
-    if not kubeconfig.exists():
-        control_plane.namespace(SYSTEM)
-        token = control_plane.service_account(SYSTEM, ACCOUNT, rules=_EVERYTHING, cluster_wide=True)
-        control_plane.kubeconfig("operator", token, namespace=SYSTEM)
+    """Start the operator; it may still wait for its lease."""
+    control_plane.namespace(SYSTEM)
+    token = control_plane.service_account(SYSTEM, ACCOUNT, rules=_EVERYTHING, cluster_wide=True)
+    kubeconfig = control_plane.kubeconfig("operator", token, namespace=SYSTEM)
     health, progress = free_ports(2)
     settings = control_plane.folder / "operator.yaml"
-    document = {
-        "trainerImage": "mptraining/trainer:bench",
-        "healthPort": health,
-        "progress": {"port": progress},
-    }
-    settings.write_text(yaml.safe_dump(document), encoding="utf-8")
+    chosen = {"trainerImage": "mptraining/trainer:bench", "healthPort": health, "progress": {"port": progress}}
+    settings.write_text(yaml.safe_dump(chosen), encoding="utf-8")
     with Server(
         [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)],
         log=control_plane.logs / "operator.log",

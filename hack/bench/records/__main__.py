@@ -49,22 +49,19 @@ GROUPS = {
     "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 2, memory=1),
 }
 FULL = Size(large=192, shards=16, small=96, many=1280)
-# Tests that every kind of figure is produced, not its value.
-QUICK = Size(large=6, shards=3, small=1, many=1, record=20_000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hack.bench.records", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few MB, one round: a test of the benchmark")
     parser.add_argument("--only", choices=GROUPS, nargs="+", default=[], help="these figures alone")
-    parser.add_argument("--rounds", type=int, help="instead of 3, of each reader")
+    parser.add_argument("--rounds", type=int, default=3, help="of each reader (3)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
     began = time.monotonic()
-    with running(QUICK if arguments.quick else FULL) as bench:
+    with running(FULL) as bench:
         progress(f"{time.monotonic() - began:.0f} s to make the data and start the servers")
         for name in arguments.only or GROUPS:
-            _measure(bench, name, GROUPS[name], arguments.rounds or (1 if arguments.quick else 3))
+            _measure(bench, name, GROUPS[name], arguments.rounds)
             progress(f"{name}: {time.monotonic() - began:.0f} s so far")
 
 

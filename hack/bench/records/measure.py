@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -18,14 +17,13 @@ from obstore.store import GCSStore
 
 from hack.bench.figures import progress
 from hack.bench.records import own_reader
-from hack.bench.records.child import Measured, Task
+from hack.bench.records.child import Measured, Task, read_once
 from hack.bench.records.data import BUCKET, Data, Size, make
 from hack.bench.records.peers import PEERS
 from tests.testbed.gcs.faults import Shape
 from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.gcs.proxy import Counters, StorageProxy
 
-ROOT = Path(__file__).resolve().parents[3]
 # 50 ms a request and 20 MB/s a stream: low enough that two cores do not hide a reader's design.
 SHAPE = Shape(latency=0.05, stream_rate=20e6)
 _SECONDS = 300
@@ -70,21 +68,13 @@ class Bench:
         )
 
     def run(self, task: Task) -> Outcome:
-        """Run the task in a separate process. Raises RuntimeError with its output when it fails."""
+        """Run the task in a process of its own."""
         self.proxy.reset()
-        done = subprocess.run(
-            [sys.executable, "-m", "hack.bench.records.child", json.dumps(asdict(task))],
-            cwd=ROOT,
-            env=self._environment(task),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            progress(done.stderr[-4000:])
-            raise RuntimeError(f"{task.reader} ended with {done.returncode}")
-        return Outcome(Measured(**json.loads(done.stdout)), self.proxy.counters())
+        spawn = multiprocessing.get_context("spawn")
+        environment = mock.patch.dict(os.environ, self._environment(task))
+        with environment, ProcessPoolExecutor(1, mp_context=spawn) as process:
+            measured = process.submit(read_once, task).result(_SECONDS)
+        return Outcome(measured, self.proxy.counters())
 
     def read(
         self, reader: str, data: Data, *, where: str = "bucket", batch: int = 32, shuffle: int | None = None
@@ -95,13 +85,14 @@ class Bench:
         outcome = self.run(Task(reader, data.patterns(where), batch, shuffle=shuffle))
         measured = outcome.measured
         if reader == "raw-ranges":
-            return Outcome(Measured(**{**asdict(measured), "size": data.framed}), outcome.seen)
+            return Outcome(replace(measured, size=data.framed), outcome.seen)
         if (measured.records, measured.digest) != (data.count, data.digest):
             raise RuntimeError(f"{reader} read {measured.records} records of {data.name}, not these {data.count}")
         return outcome
 
     def _environment(self, task: Task) -> dict[str, str]:
-        common = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        """Return what the reader needs besides this process's environment."""
+        common = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
         peer = PEERS.get(task.reader)
         if not task.patterns[0].startswith("gs://"):
             return common

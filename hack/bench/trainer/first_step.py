@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import numpy as np
 import yaml
 
 from hack.bench.figures import Figure, figure, progress
-from hack.bench.rounds import ROOT, environment
 from hack.bench.trainer.jobs import document
+from hack.bench.trainer.rounds import ENVIRONMENT
 from mptraining_records.convert.convert import convert
 
+ROOT = Path(__file__).resolve().parents[3]
 # Enough that the reading of records is visible, since both read the first minutes of a data set.
 _EXAMPLES = 10_000
 _BATCH = 64
@@ -80,7 +82,7 @@ def _with_plain_script(pattern: str) -> tuple[float, ...]:
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=os.environ | ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         progress(done.stdout[-2000:] + done.stderr[-2000:])
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from hack.bench.figures import Figure, figure, progress
-from hack.bench.rounds import Round, interleaved
+from hack.bench.trainer.rounds import Measured, interleaved
 from mptraining_trainer.host import native_bfloat16
 
 TaskName = Literal["mlp", "resnet"]
@@ -87,7 +87,7 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> li
     ]
 
 
-def _table(measured: Mapping[str, list[Round]]) -> None:
+def _table(measured: Mapping[str, list[Measured]]) -> None:
     for name, rounds in measured.items():
         speeds = [each.speed for each in rounds]
         microseconds = statistics.median(each.cpu_per_step for each in rounds) * 1e6

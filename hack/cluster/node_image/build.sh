@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: build.sh WORKDIR VERSION: builds localhost/kindest-node:vVERSION (1.34.4, 1.36.3) from Go modules and Debian
+# usage: build.sh WORKDIR VERSION: builds localhost/kindest-node:vVERSION (1.34.4) from Go modules and Debian
 # packages: no registry. About 10 minutes on 2 cores, 7 of them compiling Kubernetes; 2 once that is done. As root;
 # packages: hack/cluster/engine.py.
 set -euo pipefail

@@ -195,6 +195,21 @@ class Scaled(keras.layers.Layer):
     def call(self, x):
         return self.scale * x
 """,
+    "add_loss": """
+class Penalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.05 * tf.reduce_mean(tf.square(tf.cast(x, tf.float32))))
+        return x
+""",
+    "stateful": """
+class Counter(keras.layers.Layer):
+    def build(self, shape):
+        self.seen = self.add_weight(name="seen", shape=(), initializer="zeros", trainable=False, dtype="SEEN_DTYPE")
+
+    def call(self, x):
+        self.seen.assign_add(tf.ones((), self.seen.dtype))
+        return x
+""",
 }
 _MASK = """
     def compute_mask(self, inputs, mask=None):
@@ -204,32 +219,9 @@ _MASK = """
 
 def classes(p: Program) -> str:
     found = [f"{text}{_MASK}".strip() for name, text in _LAYERS.items() if name in p.extras]
+    found = [text.replace("SEEN_DTYPE", "float32" if p.legacy else "int64") for text in found]
     if "adapted" in p.extras and p.inputs in ("vector", "sequence"):
         found.append('def adapted(layer):\n    layer.adapt(arrays(24, 3)["x"])\n    return layer')
-    if "add_loss" in p.extras:
-        found.append(
-            "class Penalty(keras.layers.Layer):\n"
-            "    def call(self, x):\n"
-            "        self.add_loss(0.05 * tf.reduce_mean(tf.square(tf.cast(x, tf.float32))))\n"
-            "        return x\n"
-            "\n"
-            "    def compute_mask(self, inputs, mask=None):\n"
-            "        return mask"
-        )
-    if "stateful" in p.extras:
-        found.append(
-            "class Counter(keras.layers.Layer):\n"
-            "    def build(self, shape):\n"
-            '        self.seen = self.add_weight(name="seen", shape=(), initializer="zeros", trainable=False,\n'
-            f'                                    dtype="{"int64" if not p.legacy else "float32"}")\n'
-            "\n"
-            "    def call(self, x):\n"
-            "        self.seen.assign_add(tf.ones((), self.seen.dtype))\n"
-            "        return x\n"
-            "\n"
-            "    def compute_mask(self, inputs, mask=None):\n"
-            "        return mask"
-        )
     if _has_class(p):
         found.append(_net(p))
     return "\n\n\n".join(found)

@@ -13,7 +13,8 @@ import pytest
 import mptraining
 from hack.cluster.images import VERSION
 from hack.cluster.installation import configure
-from hack.cluster.release import NAME
+from hack.cluster.nodes import NAME
+from tests.testbed.kubernetes.operator_namespace import condition
 
 EXAMPLES = Path(__file__).parents[3] / "manifests" / "examples"
 
@@ -98,10 +99,6 @@ def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, clai
     result = json.loads((fetched(kind, "pair", tmp_path) / "result.json").read_text())
     assert (result["reason"], result["attempt"], result["workers"]) == ("Succeeded", 2, 2)
     assert result["metrics"]["val_accuracy"] > 0.9
-
-
-def condition(status: dict[str, Any], type: str) -> dict[str, Any]:
-    return next((dict(each) for each in status.get("conditions", ()) if each["type"] == type), {})
 
 
 SCRIPT = """

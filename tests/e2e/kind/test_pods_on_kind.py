@@ -21,6 +21,7 @@ import yaml
 from hack.cluster.engine import Engine, Failed
 from hack.cluster.images import VERSION, engine_of_cluster
 from tests.testbed.kind_cluster import Kind
+from tests.testbed.kubernetes.operator_namespace import condition
 
 IMAGE = f"mptraining/trainer:{VERSION}"
 # Seconds after which each wait has a reason.
@@ -210,11 +211,6 @@ def began(kind: Kind, webhook: None) -> Iterator[float]:
         kind.kubectl("apply", "-n", namespace_of(name), "-f", "-", text=yaml.safe_dump(document))
     yield time.monotonic()
     kind.kubectl("delete", "namespace", "--ignore-not-found", "--wait=false", *namespaces)
-
-
-def condition(status: dict[str, Any], type: str) -> dict[str, Any]:
-    found: dict[str, Any] = next((each for each in status.get("conditions", ()) if each["type"] == type), {})
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -14,47 +14,43 @@ from mptraining_records.convert.convert import convert
 from tests.testbed.attempts import TWO_WORKERS, Start
 
 
-@pytest.mark.parametrize("poisoned", [0, 1])
-def test_a_bad_record_of_one_worker_is_skipped_by_both(start: Start, tmp_path: Path, poisoned: int) -> None:
-    """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the third step."""
-    count, batch = 256, 32
-    x = np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32)
+def poisoned(folder: Path, values: dict[int, float]) -> dict[str, Any]:
+    """256 records in index order, of which some have one value in every column."""
+    x = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
     labels = x[:, :3].argmax(axis=1)
-    x[2 * batch + poisoned, :] = 1e38
-    np.savez(tmp_path / "numbers.npz", x=x, label=labels)
-    convert(str(tmp_path / "numbers.npz"), str(tmp_path / "records"), keep_order=True)
-    data = {"train": [f"{tmp_path}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+    for row, value in values.items():
+        x[row] = value
+    np.savez(folder / "poisoned.npz", x=x, label=labels)
+    convert(str(folder / "poisoned.npz"), str(folder / "records"), keep_order=True)
+    return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
+
+
+@pytest.mark.parametrize("worker_of_it", [0, 1])
+def test_a_bad_record_of_one_worker_is_skipped_by_both(start: Start, tmp_path: Path, worker_of_it: int) -> None:
+    """In index order worker r of two takes the records that are r modulo 2: 65 is worker 1's, in the third step."""
+    batch = 32
+    bad = 2 * batch + worker_of_it
     spec = TWO_WORKERS | {
         "precision": {"policy": "mixed_float16", "lossScale": {"mode": "Dynamic", "value": 1024}},
         "program": {"application": {"name": "mlp", "classes": 3}},
         "checkpoint": {"everySteps": 1, "maxToKeep": 10},
     }
-    gang = start(spec, data=data, batchSize={"global": batch}, stepsPerExecution=1)
+    gang = start(spec, data=poisoned(tmp_path, {bad: 1e38}), batchSize={"global": batch}, stepsPerExecution=1)
     assert gang.wait() == [0, 0], gang.errors()
     for worker in (0, 1):
         seen = [(one.step, one.loss_scale, one.skipped_steps) for one in gang.all(events.Progress, worker)]
         assert seen[:4] == [(1, 1024.0, 0), (2, 1024.0, 0), (3, 512.0, 1), (4, 1024.0, 1)], "given back"
         (left_out,) = (one for one in gang.all(events.Notice, worker) if one.topic == "RecordExcluded")
-        assert f"record {2 * batch + poisoned} of " in left_out.message
+        assert f"record {bad} of " in left_out.message
         assert gang.finished(worker).metrics == gang.finished(0).metrics
     states = {step: gang.folder / "checkpoints" / f"step-{step:010d}" for step in (2, 3, 4)}
     model = {step: (folder / "model.safetensors").read_bytes() for step, folder in states.items()}
     assert model[2] == model[3] != model[4], "the third step moved nothing"
     state = json.loads((states[3] / "state.json").read_text())
-    assert (state["lossScale"], state["excluded"]) == (1024.0, [{"record": 2 * batch + poisoned, "step": 3}])
+    assert (state["lossScale"], state["excluded"]) == (1024.0, [{"record": bad, "step": 3}])
     (manifest,) = (gang.folder / "quarantine").iterdir()
-    assert [one["record"] for one in json.loads(manifest.read_text())["records"]] == [2 * batch + poisoned]
+    assert [one["record"] for one in json.loads(manifest.read_text())["records"]] == [bad]
     assert all(np.isfinite(array).all() for array in gang.weights())
-
-
-def poisoned(folder: Path, rows: list[int]) -> dict[str, Any]:
-    """256 records in index order, those in `rows` full of NaN."""
-    x = np.random.default_rng(0).normal(size=(256, 8)).astype(np.float32)
-    labels = x[:, :3].argmax(axis=1)
-    x[rows] = np.nan
-    np.savez(folder / "poisoned.npz", x=x, label=labels)
-    convert(str(folder / "poisoned.npz"), str(folder / "records"), keep_order=True)
-    return {"train": [f"{folder}/records/train-*.tfrecord"], "shuffle": {"bufferSize": 0}}
 
 
 def test_two_workers_recover_together_and_change_their_policy_together(start: Start, tmp_path: Path) -> None:
@@ -65,7 +61,10 @@ def test_two_workers_recover_together_and_change_their_policy_together(start: St
         "checkpoint": {"everySteps": 2},
     }
     gang = start(
-        spec, data=poisoned(tmp_path, [*range(65, 85), *range(192, 212)]), batchSize={"global": 32}, stepsPerExecution=2
+        spec,
+        data=poisoned(tmp_path, dict.fromkeys([*range(65, 85), *range(192, 212)], np.nan)),
+        batchSize={"global": 32},
+        stepsPerExecution=2,
     )
     assert gang.wait() == [0, 0], gang.errors()
     for worker in (0, 1):

@@ -20,11 +20,10 @@ import pytest
 
 from mptraining_api import events, outcomes
 from mptraining_api.launch import PROGRESS_SECONDS, TRACKING_PYTHON, WorkerIdentity
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.run import run
+from tests.jobs import resolved_job
 from tests.testbed.processes import Server, free_ports
 
 ROOT = Path(__file__).parents[3]
@@ -135,17 +134,14 @@ def train(
     attempt: int = 1,
     **options: Any,
 ) -> Path:
-    spec: dict[str, Any] = {
-        "accelerator": {"type": "cpu"},
-        "strategy": "None",
-        "program": {"application": {"name": "mlp", "classes": 3}},
-        "data": {"train": [f"{data}/train-*.tfrecord"]},
-        "training": {"batchSize": {"global": 20}, "epochs": epochs, "seed": 7, "stepsPerExecution": 1},
-        "output": {"uri": str(folder)},
-    }
-    if uri is not None:
-        spec["tracking"] = {"mlflow": {"uri": uri}}
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": name}, "spec": spec}), ClusterSettings())
+    job = resolved_job(
+        name,
+        strategy="None",
+        data={"train": [f"{data}/train-*.tfrecord"]},
+        training={"batchSize": {"global": 20}, "epochs": epochs, "seed": 7, "stepsPerExecution": 1},
+        output={"uri": str(folder)},
+        tracking=None if uri is None else {"mlflow": {"uri": uri}},
+    )
     identity = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=attempt, incarnation=f"launch-{attempt}")
     environment = dict(os.environ) | {TRACKING_PYTHON: str(PYTHON), PROGRESS_SECONDS: "0", "PYTHONPATH": ""}
     assert run(job, identity, str(folder), Never(**options), environment) == outcomes.SUCCEEDED

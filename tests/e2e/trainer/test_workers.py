@@ -56,14 +56,3 @@ def test_callbacks_of_two_workers_stop_together_and_write_once(start: Start, tmp
     assert written == ["kept.keras", "log.csv"]
     rows = (gang.folder / "callbacks" / "log.csv").read_text().splitlines()
     assert [row.partition(",")[0] for row in rows] == ["epoch", "0", "1"]
-
-
-def test_the_legacy_generation_runs_and_resumes(start: Start) -> None:
-    spec = TWO_REPLICAS | {"keras": "Legacy"}
-    assert start(spec, epochs=1).wait() == [0]
-    longer = start(spec, epochs=2)
-    assert longer.wait() == [0], longer.errors()
-    (started,) = longer.all(events.Started)
-    assert started.keras.startswith("tf_keras")
-    assert started.first_step == 22
-    assert longer.metrics()["val_loss"] < 2.0

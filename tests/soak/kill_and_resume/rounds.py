@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
+from tests.jobs import resolved_job
 from tests.soak.kill_and_resume import program
 from tests.soak.kill_and_resume.faults import NO_FAULT, Fault, Mutation
 from tests.testbed.forks import Fork, worker_environments
@@ -80,8 +79,10 @@ def make_data(
     for name, count in zip(("train", "validation"), counts, strict=True):
         images = draw.normal(size=(count, 6, 6, 1)).astype(np.float32)
         labels = images.reshape(count, 3, -1).sum(axis=2).argmax(axis=1)
-        more = {"number": np.arange(count)} if numbered else {}
-        np.savez(folder / f"{name}.npz", image=images, label=labels, **more)
+        columns: dict[str, Any] = {"image": images, "label": labels}
+        if numbered:
+            columns["number"] = np.arange(count)
+        np.savez(folder / f"{name}.npz", **columns)
         convert(str(folder / f"{name}.npz"), str(folder), name=name, keep_order=True)
     shutil.copy(source, folder)
 
@@ -140,8 +141,7 @@ def attempt(
         "checkpoint": {"everySteps": SAVE_EVERY},
         "output": {"uri": str(folder / "run")},
     }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "killed"}, "spec": document}), ClusterSettings())
-    workers = worker_environments(job, folder, number, source=data, nodes=nodes)
+    workers = worker_environments(resolved_job("killed", **document), folder, number, source=data, nodes=nodes)
     forks = [Fork(*worker, hit.get(index, NO_FAULT)) for index, worker in enumerate(workers)]
     return [fork.wait(PATIENCE) for fork in forks]
 

@@ -1,4 +1,4 @@
-"""A reverse proxy between a client and the API server that injects faults by rules, and records every request.
+"""A reverse proxy between a client and the API server that injects faults by rules.
 
 It shows the API server's own certificate, since some clients send no token without TLS; the token is the client's.
 Watches pass through as they come.
@@ -10,19 +10,16 @@ import asyncio
 import json
 import ssl
 import threading
-import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import aiohttp
 from aiohttp import web
 
+from tests.testbed.aiohttp_server import AiohttpServer
 from tests.testbed.faults.rules import (
-    Answered,
     Call,
     CutWatch,
-    Delay,
     DelayAnswer,
     DropAfter,
     DropBefore,
@@ -31,14 +28,11 @@ from tests.testbed.faults.rules import (
     HideEvents,
     Refuse,
     Rule,
-    When,
-    call,
-    matching,
+    read,
 )
 
 # These headers belong to one connection, not to the request: the proxy has a connection of its own on either side.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "upgrade", "te", "trailer"}
-_LARGEST = 64 * 1024**2
 _GONE = {
     "type": "ERROR",
     "object": {
@@ -52,149 +46,72 @@ _GONE = {
 }
 
 
-class FaultProxy:
+class FaultProxy(AiohttpServer):
     """A context manager; `url` is its address. Its methods may be called from any thread."""
 
     def __init__(self, server: str, *, authority: Path, certificate: Path, key: Path) -> None:
         """`certificate` and `key` are for 127.0.0.1, from an authority that the clients trust; `authority` is the API
         server's.
         """
+        super().__init__(certificate, key)
         self._server = server
         self._upwards = ssl.create_default_context(cafile=str(authority))
-        self._downwards = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._downwards.load_cert_chain(certificate, key)
+        self.application.cleanup_ctx.append(self._connected)
         self._rules: list[Rule] = []
-        self._answered: list[Answered] = []
-        self._watches: dict[asyncio.Task[object], Call] = {}
+        self._watches: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._started = threading.Event()
-        self._port = 0
-        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self._port}"
+        return f"https://127.0.0.1:{self.port}"
 
     def add(
         self,
         fault: Fault,
         *,
-        verb: str | None = None,
+        verb: str,
         resource: str | None = None,
         subresource: str | None = None,
-        name: str | None = None,
-        when: When | None = None,
         times: int | None = None,
-        skip: int = 0,
     ) -> Rule:
-        """Inject `fault` into calls with these properties or that `when` accepts; the first match decides."""
-        rule = Rule(fault, when or matching(verb, resource, subresource, name), times, skip)
+        """Inject `fault` into calls with these properties; the first match decides."""
+        rule = Rule(fault, verb, resource, subresource, times)
         with self._lock:
             self._rules.append(rule)
         return rule
 
-    def clear(self) -> None:
-        """Remove all rules; keep the record of requests."""
-        with self._lock:
-            self._rules.clear()
-
-    def cut_watches(self, resource: str | None = None) -> int:
-        """End the streams that are open now, of one resource or all; return their number."""
-        return asyncio.run_coroutine_threadsafe(self._cut(resource), self._loop).result(60)
-
-    @property
-    def requests(self) -> list[Answered]:
-        """Return all requests that are over, in the order of their ends."""
-        with self._lock:
-            return list(self._answered)
-
-    def count(
-        self,
-        verb: str | None = None,
-        resource: str | None = None,
-        subresource: str | None = None,
-        name: str | None = None,
-        code: int | None = None,
-    ) -> int:
-        """Count the requests that have these properties."""
-        accepts = matching(verb, resource, subresource, name)
-        return sum(accepts(each.call) and (code is None or each.code == code) for each in self.requests)
+    def cut_watches(self) -> None:
+        """End the streams that are open now."""
+        asyncio.run_coroutine_threadsafe(self._cut(), self.loop).result(60)
 
     # -- its thread ---------------------------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        self._thread.start()
-        if not self._started.wait(60):
-            raise TimeoutError("the fault proxy did not start")
-        return self
+    async def _connected(self, _: web.Application) -> AsyncIterator[None]:
+        connector = aiohttp.TCPConnector(ssl=self._upwards, limit=0, keepalive_timeout=30)
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=patience) as self._session:
+            yield
+            await self._cut()
 
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        runner = self._loop.run_until_complete(self._open())
-        self._started.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._close(runner))
-        self._loop.close()
-
-    async def _open(self) -> web.AppRunner:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._upwards, limit=0, keepalive_timeout=30),
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-        )
-        application = web.Application(client_max_size=_LARGEST)
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._downwards)
-        await site.start()
-        self._port = int(runner.addresses[0][1])
-        return runner
-
-    async def _close(self, runner: web.AppRunner) -> None:
-        await self._cut(None)
-        # Aborted: TLS would wait for close_notify from clients that are not reading.
-        for each in runner.server.connections if runner.server else ():
-            if each.transport is not None:
-                each.transport.abort()
-        await runner.cleanup()
-        await self._session.close()
-        await asyncio.sleep(0.05)
-
-    async def _cut(self, resource: str | None) -> int:
-        chosen = [task for task, call in self._watches.items() if resource in (None, call.resource)]
-        for task in chosen:
+    async def _cut(self) -> None:
+        watches = list(self._watches)
+        for task in watches:
             task.cancel()
-        await asyncio.gather(*chosen, return_exceptions=True)
-        return len(chosen)
+        await asyncio.gather(*watches, return_exceptions=True)
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        watch = request.query.get("watch") in ("true", "1")
-        asked = call(request.method, request.path, watch)
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        call = read(request.method, request.path, watch=request.query.get("watch") in ("true", "1"))
         with self._lock:
-            fault = next((rule.fault for rule in self._rules if rule.selects(asked)), None)
-        began, code = time.monotonic(), 0
-        try:
-            response = await self._answer(request, asked, fault)
-            code = response.status if response is not None else 0
-        finally:
-            with self._lock:
-                self._answered.append(Answered(asked, code, began, time.monotonic(), fault))
+            fault = next((rule.fault for rule in self._rules if rule.selects(call)), None)
+        response = await self._answer(request, call, fault)
         return response if response is not None else _dropped(request)
 
-    async def _answer(self, request: web.Request, asked: Call, fault: Fault | None) -> web.StreamResponse | None:
+    async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse | None:
         """Return the client's response; None to drop the connection."""
         if isinstance(fault, Refuse):
             return _refusal(fault)
         if isinstance(fault, DropBefore):
             return None
-        if isinstance(fault, Delay):
-            await asyncio.sleep(fault.seconds)
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP}
         body = await request.read() if request.can_read_body else None
         try:
@@ -206,20 +123,20 @@ class FaultProxy:
                     return None
                 if isinstance(fault, DelayAnswer):
                     await asyncio.sleep(fault.seconds)
-                return await self._pass_on(request, answer, asked, fault)
+                return await self._pass_on(request, answer, call, fault)
         except aiohttp.ClientConnectionError:
             return None  # a client gets this from a proxy whose API server is down
 
     async def _pass_on(
-        self, request: web.Request, answer: aiohttp.ClientResponse, asked: Call, fault: Fault | None
+        self, request: web.Request, answer: aiohttp.ClientResponse, call: Call, fault: Fault | None
     ) -> web.StreamResponse:
         headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP}
-        if asked.verb != "watch" or answer.status != 200:
+        if call.verb != "watch" or answer.status != 200:
             return web.Response(status=answer.status, body=await answer.read(), headers=headers)
         response = web.StreamResponse(status=200, headers=headers)
         await response.prepare(request)
         streaming = asyncio.ensure_future(_stream(answer, response, fault))
-        self._watches[streaming] = asked
+        self._watches.add(streaming)
         try:
             await streaming
         except asyncio.CancelledError:
@@ -229,16 +146,8 @@ class FaultProxy:
         except (ConnectionResetError, aiohttp.ClientError):
             pass  # one of the two has disconnected
         finally:
-            self._watches.pop(streaming, None)
+            self._watches.discard(streaming)
         return response
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 async def _stream(answer: aiohttp.ClientResponse, response: web.StreamResponse, fault: Fault | None) -> None:
@@ -269,7 +178,7 @@ def _refusal(fault: Refuse) -> web.Response:
         "metadata": {},
         "status": "Failure",
         "reason": fault.reason,
-        "message": fault.message,
+        "message": "the fault proxy says no",
         "code": fault.code,
     }
     headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}

@@ -3,34 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request in Kubernetes' terms; fields that its path lacks are "". The verb is get, list, watch, create,
-    update, patch, delete or deletecollection.
-    """
-
-    verb: str
-    group: str
-    resource: str
-    subresource: str
-    namespace: str
-    name: str
-    path: str
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A request that is over. `code` is what the client saw, 0 being a dropped connection; times are monotonic."""
-
-    call: Call
-    code: int
-    began: float
-    ended: float
-    fault: Fault | None
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -39,7 +12,6 @@ class Refuse:
 
     code: int
     reason: str = ""
-    message: str = "the fault proxy says no"
     retry_after: int | None = None
 
 
@@ -53,13 +25,6 @@ class DropAfter:
     """Forwards, then closes the connection instead of responding: the client cannot know whether the request took
     effect.
     """
-
-
-@dataclass(frozen=True)
-class Delay:
-    """Forwards after so many seconds."""
-
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -90,71 +55,59 @@ class HideEvents:
     type: str = "DELETED"
 
 
-Fault = Refuse | DropBefore | DropAfter | Delay | DelayAnswer | CutWatch | ExpireWatch | HideEvents
-When = Callable[[Call], bool]
+Fault = Refuse | DropBefore | DropAfter | DelayAnswer | CutWatch | ExpireWatch | HideEvents
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request in Kubernetes' terms; fields that its path lacks are "". The verb is get, list, watch, create,
+    update, patch, delete or deletecollection.
+    """
+
+    verb: str
+    resource: str = ""
+    subresource: str = ""
 
 
 @dataclass
 class Rule:
-    """A fault for the calls that `when` accepts: not for the first `skip` of them, then `times` times (None: always).
-
-    `hits` counts its injections.
-    """
+    """A fault for the calls with these properties, `times` times (None: always). `hits` counts its injections."""
 
     fault: Fault
-    when: When
+    verb: str
+    resource: str | None = None
+    subresource: str | None = None
     times: int | None = None
-    skip: int = 0
     hits: int = 0
-    _seen: int = field(default=0, repr=False)
 
     def selects(self, call: Call) -> bool:
         """Report whether the fault is injected into this call; count it."""
-        if not self.when(call):
-            return False
-        self._seen += 1
-        if self._seen <= self.skip or (self.times is not None and self.hits >= self.times):
-            return False
-        self.hits += 1
-        return True
+        selected = (
+            self.verb == call.verb
+            and self.resource in (None, call.resource)
+            and self.subresource in (None, call.subresource)
+            and (self.times is None or self.hits < self.times)
+        )
+        self.hits += selected
+        return selected
 
 
 _PATH = re.compile(
-    r"^/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)"
-    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/(?!status$|finalize$)))?"
+    r"^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+(?=/(?!status$|finalize$)))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>.+))?$"
 )
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
-def call(method: str, path: str, watch: bool) -> Call:
-    """Return the request in Kubernetes' terms; for a path outside of the resources only the path and the method as
-    verb.
-    """
-    found = _PATH.match(path)
-    if found is None:
-        return Call(method.lower(), "", "", "", "", "", path)
-    parts = {key: value or "" for key, value in found.groupdict().items()}
+def read(method: str, path: str, *, watch: bool) -> Call:
+    """Return the request in Kubernetes' terms; for a path outside of the resources only the method as verb."""
+    match = _PATH.match(path)
+    if match is None:
+        return Call(method.lower())
     if method == "GET":
-        verb = "watch" if watch else "get" if parts["name"] else "list"
+        verb = "watch" if watch else "get" if match["name"] else "list"
     elif method == "DELETE":
-        verb = "delete" if parts["name"] else "deletecollection"
+        verb = "delete" if match["name"] else "deletecollection"
     else:
         verb = _VERBS.get(method, method.lower())
-    return Call(verb, parts["group"], parts["resource"], parts["subresource"], parts["namespace"], parts["name"], path)
-
-
-def matching(verb: str | None, resource: str | None, subresource: str | None, name: str | None) -> When:
-    """Return a predicate for calls with these properties, None being any; `name` may be a regular expression of the
-    whole name.
-    """
-
-    def accepts(call: Call) -> bool:
-        return (
-            (verb is None or call.verb == verb)
-            and (resource is None or call.resource == resource)
-            and (subresource is None or call.subresource == subresource)
-            and (name is None or re.fullmatch(name, call.name) is not None)
-        )
-
-    return accepts
+    return Call(verb, match["resource"], match["subresource"] or "")

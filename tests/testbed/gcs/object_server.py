@@ -25,14 +25,13 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ObjectServer:
-    """A context manager; objects are in memory and are lost with the process, unless they are kept `on_disk`."""
+    """A context manager; objects are in memory and are lost with the process."""
 
-    def __init__(self, data: Path | None = None, *, on_disk: Path | None = None, folder: Path | None = None) -> None:
+    def __init__(self, data: Path | None = None, *, folder: Path | None = None) -> None:
         """Every folder in `data` becomes a bucket with the files below it, without a request; the log is in
         `folder`.
         """
         self._data = data
-        self._on_disk = on_disk
         self._folder = folder
         self._ends = ExitStack()
 
@@ -62,11 +61,7 @@ class ObjectServer:
             folder = self._folder or Path(starting.enter_context(tempfile.TemporaryDirectory(prefix="object-server-")))
             (self._port,) = free_ports(1)
             options = {
-                **(
-                    {"backend": "filesystem", "filesystem-root": self._on_disk}
-                    if self._on_disk
-                    else {"backend": "memory"}
-                ),
+                "backend": "memory",
                 "scheme": "http",
                 "host": "127.0.0.1",
                 "port": self._port,

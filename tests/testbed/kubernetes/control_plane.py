@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ from tests.testbed.credentials import (
     write_tokens,
 )
 from tests.testbed.faults.proxy import FaultProxy
-from tests.testbed.kubernetes import access, audit
+from tests.testbed.kubernetes import audit
+from tests.testbed.kubernetes.access import apply_crd, created, may, wait_until_allowed
 from tests.testbed.kubernetes.rest import Refused, Rest
 from tests.testbed.nodes.behaviours import Script, keep_running
 from tests.testbed.nodes.kubelet import Kubelet
@@ -35,6 +36,8 @@ from tests.testbed.processes import NotStarted, Server, free_ports
 _CHART_FILES = Path(__file__).resolve().parents[3] / "charts" / "mptraining" / "files"
 CRDS = (_CHART_FILES / "crd.yaml", _CHART_FILES / "crd-sweeps.yaml")
 
+PolicyRule = Mapping[str, Sequence[str]]
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _MANAGER_TOKEN = "testbed-controller-manager"
 _SCHEDULER_TOKEN = "testbed-scheduler"
 _COMPONENTS = {
@@ -65,7 +68,6 @@ class Options:
     controllers: Sequence[str] = CONTROLLERS
     client_qps: int = 500
     concurrent_syncs: int = 10
-    disabled_admission: Sequence[str] = ()
     audit: bool = False
     crd: bool = True
 
@@ -162,10 +164,26 @@ class ControlPlane:
         return done
 
     def service_account(
-        self, namespace: str, name: str, *, rules: Sequence[access.PolicyRule] = (), cluster_wide: bool = False
+        self, namespace: str, name: str, *, rules: Sequence[PolicyRule] = (), cluster_wide: bool = False
     ) -> str:
-        """Create a service account with `rules` (of a Role or ClusterRole); return a token of it."""
-        return access.service_account(self.rest, namespace, name, rules=rules, cluster_wide=cluster_wide)
+        """Create a service account with `rules` (of a Role, or of the ClusterRole NAMESPACE-NAME); return a token."""
+        created(self.rest, f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
+        scope, kind = (_RBAC, "ClusterRole") if cluster_wide else (f"{_RBAC}/namespaces/{namespace}", "Role")
+        metadata = {"name": f"{namespace}-{name}" if cluster_wide else name}
+        given = [{key: list(value) for key, value in rule.items()} for rule in rules]
+        created(self.rest, f"{scope}/{kind.lower()}s", {"metadata": metadata, "rules": given})
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, **metadata}
+        subject = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
+        body = {"metadata": metadata, "roleRef": reference, "subjects": [subject]}
+        created(self.rest, f"{scope}/{kind.lower()}bindings", body)
+        # The API server's caches of roles and bindings are updated a moment after they were created.
+        for rule in rules:
+            resource, _, subresource = rule["resources"][-1].partition("/")
+            user, where = f"system:serviceaccount:{namespace}:{name}", None if cluster_wide else namespace
+            only = next(iter(rule.get("resourceNames", ())), None)
+            asked = may(user, rule["verbs"][-1], rule["apiGroups"][-1], resource, where, only, subresource)
+            wait_until_allowed(self.rest, asked)
+        return self.token(namespace, name)
 
     def token(
         self,
@@ -176,16 +194,25 @@ class ControlPlane:
         seconds: int = 3600,
         pod: tuple[str, str] | None = None,
     ) -> str:
-        """Return a token as the kubelet projects it; `pod` is the name and uid that it is bound to."""
-        return access.token(self.rest, namespace, service_account, audiences=audiences, seconds=seconds, pod=pod)
+        """Return a token as the kubelet projects it, for the API server itself without `audiences`; `pod` is the name
+        and uid that it is bound to.
+        """
+        spec: dict[str, Any] = {"audiences": list(audiences), "expirationSeconds": seconds}
+        if pod:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod[0], "uid": pod[1]}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
+        return str(self.rest.post(path, {"spec": spec})["status"]["token"])
 
     def namespace(self, name: str, *, labels: dict[str, str] | None = None) -> str:
         """Create a namespace in which pods can be created at once; `labels` for pod security levels."""
-        return access.namespace(self.rest, name, labels=labels or {})
+        self.rest.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        # Without it no pod is admitted.
+        created(self.rest, f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+        return name
 
     def apply_crd(self, path: Path) -> None:
         """Apply a CustomResourceDefinition's file and wait until the API server serves it."""
-        access.apply_crd(self.rest, yaml.safe_load(path.read_text(encoding="utf-8")))
+        apply_crd(self.rest, yaml.safe_load(path.read_text(encoding="utf-8")))
 
     def kubelet(self, script: Script = keep_running, *, bind: bool = True, namespace: str | None = None) -> Kubelet:
         """Return a kubelet to start with `with`, whose pods behave as `script` returns."""
@@ -226,8 +253,6 @@ class ControlPlane:
     def _start_api_server(self) -> None:
         keys, options = self._keys, self.options
         extra = audit.flags(self.folder) if options.audit else []
-        if options.disabled_admission:
-            extra.append(f"--disable-admission-plugins={','.join(options.disabled_admission)}")
         server = self._run(
             "kube-apiserver",
             *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", "--bind-address=127.0.0.1"),

@@ -6,12 +6,11 @@ No node runs its Deployment: tests start the operator as processes of their own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from tests.testbed.kubernetes.access import created
 from tests.testbed.kubernetes.control_plane import ControlPlane
-from tests.testbed.kubernetes.rest import Refused
 
 MANIFEST = Path(__file__).parents[3] / "manifests" / "install.yaml"
 SYSTEM = "mptraining-system"
@@ -36,12 +35,4 @@ def grant_lease(control_plane: ControlPlane, name: str) -> None:
         "subjects": [{"kind": "ServiceAccount", "namespace": SYSTEM, "name": OPERATOR}],
     }
     for plural, body in (("roles", role), ("rolebindings", binding)):
-        _post(control_plane, f"{_ROLES}/{plural}", body)
-
-
-def _post(control_plane: ControlPlane, path: str, body: dict[str, Any]) -> None:
-    try:
-        control_plane.rest.post(path, body)
-    except Refused as refused:
-        if refused.code != 409:
-            raise
+        created(control_plane.rest, f"{_ROLES}/{plural}", body)

@@ -35,13 +35,6 @@ class Exit(Stopping):
 
 
 @dataclass(frozen=True)
-class OutOfMemory(Stopping):
-    """Is killed at its memory limit."""
-
-    after: float = 0
-
-
-@dataclass(frozen=True)
 class Disrupted(Stopping):
     """Is ended by the cluster, with the condition DisruptionTarget; `code` None: its containers' end is unknown."""
 
@@ -70,7 +63,7 @@ class Lost(Stopping):
     """Its node does not respond: its state does not change, even when it is deleted."""
 
 
-Behaviour = Run | Exit | OutOfMemory | Disrupted | Waiting | Unscheduled | Lost
+Behaviour = Run | Exit | Disrupted | Waiting | Unscheduled | Lost
 Script = Callable[[Pod], Behaviour]
 
 

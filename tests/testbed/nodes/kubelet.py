@@ -19,7 +19,6 @@ from tests.testbed.nodes.behaviours import (
     Disrupted,
     Exit,
     Lost,
-    OutOfMemory,
     Run,
     Script,
     Unscheduled,
@@ -158,19 +157,17 @@ class Kubelet:
             self._pods.waiting(pod, plan.reason, plan.message)
         elif isinstance(plan, Unscheduled):
             self._pods.unschedulable(pod, plan.message)
-        elif isinstance(plan, Exit | OutOfMemory | Disrupted):
+        elif isinstance(plan, Exit | Disrupted):
             self._later(plan.after, lambda: self._end(pod, plan))
         if pod.terminating:
             self._leave(pod, plan)  # a node that was lost has come back
 
-    def _end(self, pod: Pod, plan: Exit | OutOfMemory | Disrupted) -> None:
+    def _end(self, pod: Pod, plan: Exit | Disrupted) -> None:
         latest = self._known.get(pod.uid)
         # Another plan may have replaced it meanwhile.
         if latest is None or latest.ended or self._plans.get(pod.uid) is not plan:
             return
-        if isinstance(plan, OutOfMemory):
-            self._pods.out_of_memory(latest)
-        elif isinstance(plan, Disrupted):
+        if isinstance(plan, Disrupted):
             self._pods.disrupted(latest, reason=plan.reason, code=plan.code)
         elif plan.code == 0:
             self._pods.succeeded(latest, message=plan.message)

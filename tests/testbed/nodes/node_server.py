@@ -7,33 +7,28 @@
         # `kubectl exec`: the command runs as a process of this machine, in that environment
 
 HTTPS with a certificate of its own: like the API server of a new cluster, this one does not verify it.
-Exec uses WebSocket, subprotocol v4.channel.k8s.io, as clients request it (a kubelet since 1.30 does too).
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import asyncio
 import json
-import ssl
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
 
+from aiohttp import web
+
+from tests.testbed.aiohttp_server import AiohttpServer
 from tests.testbed.credentials import create_server_keys
 
-_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 4.2.2
-_CHANNELS = "v4.channel.k8s.io"
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
-_BINARY, _CLOSE = 2, 8
 
 Place = tuple[str, str]
 
@@ -83,102 +78,65 @@ class Log:
                 return
 
 
-class NodeServer:
+class NodeServer(AiohttpServer):
     """A context manager; one serves any number of nodes."""
 
     def __init__(self, folder: Path) -> None:
+        keys = create_server_keys(folder)
+        super().__init__(keys.certificate, keys.key)
         self.commands: dict[Place, Mapping[str, str]] = {}
         self.asked: list[list[str]] = []
         self._logs: dict[Place, Log] = {}
-        keys = create_server_keys(folder)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(keys.certificate, keys.key)
-        owner = self
-
-        class Handler(_Handler):
-            server_of = owner
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
-        self.port = int(self._http.server_address[1])
 
     def log(self, namespace: str, pod: str) -> Log:
         """Return the log of the pod's container; empty at first."""
         return self._logs.setdefault((namespace, pod), Log())
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._http.serve_forever, name="node server", daemon=True).start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for log in self._logs.values():
             log.close()
-        self._http.shutdown()
-        self._http.server_close()
+        super().__exit__(kind, error, trace)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_of: NodeServer
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
-        what, namespace, pod, *_ = url.path.strip("/").split("/")
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        what, namespace, pod, *_ = request.path.strip("/").split("/")
         if what == "containerLogs":
-            self._logs(self.server_of.log(namespace, pod), query)
-        elif what == "exec" and self.headers.get("Upgrade", "").lower() == "websocket":
-            self._exec((namespace, pod), query["command"])
-        else:
-            self.send_error(404)
+            return await self._send_log(request, self.log(namespace, pod))
+        if what == "exec":
+            return await self._exec(request, (namespace, pod))
+        raise web.HTTPNotFound
 
-    def _logs(self, log: Log, query: Mapping[str, list[str]]) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        tail = int(query["tailLines"][0]) if "tailLines" in query else None
-        try:
-            since = query.get("sinceTime", [""])[0].removesuffix("Z")
-            for at, line in log.read(follow=query.get("follow") == ["true"], tail=tail, since=since):
-                data = (f"{at} {line}\n" if "timestamps" in query else f"{line}\n").encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-                self.wfile.flush()
-            self.wfile.write(b"0\r\n\r\n")
-        except OSError:
-            self.close_connection = True  # the follower has disconnected
+    async def _send_log(self, request: web.Request, log: Log) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        query = request.query
+        tail = int(query["tailLines"]) if "tailLines" in query else None
+        since = query.get("sinceTime", "").removesuffix("Z")
+        lines = log.read(follow=query.get("follow") == "true", tail=tail, since=since)
+        with suppress(OSError):  # the follower has disconnected
+            while line := await asyncio.to_thread(next, lines, None):
+                await response.write(f"{' '.join(line) if 'timestamps' in query else line[1]}\n".encode())
+        return response
 
-    def _exec(self, place: Place, command: list[str]) -> None:
-        self.server_of.asked.append(command)
-        accept = base64.b64encode(hashlib.sha1((self.headers["Sec-WebSocket-Key"] + _GUID).encode()).digest()).decode()
-        self.send_response(101)
-        self.send_header("Upgrade", "websocket")
-        self.send_header("Connection", "Upgrade")
-        self.send_header("Sec-WebSocket-Accept", accept)
-        self.send_header("Sec-WebSocket-Protocol", _CHANNELS)
-        self.end_headers()
-        self.close_connection = True
+    async def _exec(self, request: web.Request, place: Place) -> web.StreamResponse:
+        command = request.query.getall("command")
+        self.asked.append(command)
+        # The subprotocol of clients; a kubelet since 1.30 knows it too.
+        socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
+        await socket.prepare(request)
         # The image's `python` is this interpreter.
         program = [sys.executable, *command[1:]] if command[0] == "python" else command
-        environment = dict(self.server_of.commands.get(place, {}))
-        done = subprocess.run(program, env=environment, capture_output=True, check=False, timeout=240)
+        environment = dict(self.commands.get(place, {}))
+        done = await asyncio.to_thread(
+            subprocess.run, program, env=environment, capture_output=True, check=False, timeout=240
+        )
         for channel, data in ((_STDOUT, done.stdout), (_STDERR, done.stderr)):
             for at in range(0, len(data), 32_768):
-                self._frame(_BINARY, bytes([channel]) + data[at : at + 32_768])
-        self._frame(_BINARY, bytes([_ERROR]) + json.dumps(_status(done.returncode)).encode())
-        self._frame(_CLOSE, struct.pack(">H", 1000))
-
-    def _frame(self, kind: int, data: bytes) -> None:
-        size = len(data)
-        head = bytes([0x80 | kind, size]) if size < 126 else bytes([0x80 | kind, 126]) + struct.pack(">H", size)
-        self.wfile.write(head + data)
-        self.wfile.flush()
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Log nothing."""
+                await socket.send_bytes(bytes([channel]) + data[at : at + 32_768])
+        await socket.send_bytes(bytes([_ERROR]) + json.dumps(_status(done.returncode)).encode())
+        await socket.close()
+        return socket
 
 
 def _stamp(nanoseconds: int) -> str:

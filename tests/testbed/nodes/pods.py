@@ -81,9 +81,6 @@ class Pods:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def get(self, namespace: str, name: str) -> Pod:
-        return read(self._rest.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
-
     def select(self, namespace: str, **labels: str) -> list[Pod]:
         """Return the pods sorted by name; `labels` such as `**{"batch.kubernetes.io/job-name": "flowers-1"}`."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
@@ -125,10 +122,6 @@ class Pods:
     def failed(self, pod: Pod, code: int, *, message: str = "", reason: str = "Error") -> None:
         """End its containers with `code` and `message` in the termination log."""
         self._end(pod, "Failed", code, reason, message)
-
-    def out_of_memory(self, pod: Pod) -> None:
-        """End it as the kernel does at its memory limit."""
-        self._end(pod, "Failed", 137, "OOMKilled", "")
 
     def disrupted(
         self, pod: Pod, *, reason: str = "TerminationByKubelet", code: int | None = 143, message: str = "preempted"

@@ -119,20 +119,6 @@ def test_batches_are_decoded_and_repaired_side_by_side_in_order() -> None:
     assert all((x.numpy().tolist(), mask.numpy().tolist()) == ([1, 1], [0, 0]) for x, _, _, mask, _ in found)
 
 
-def test_tensorflow_s_own_generator_is_not_read_ahead_under_determinism() -> None:
-    """The reason for `data.generator`: if this test fails, TensorFlow has changed and the module can be removed."""
-    tf.config.experimental.enable_op_determinism()
-    try:
-        source = Source()
-        dataset = tf.data.Dataset.from_generator(source.generate, output_signature=SIGNATURE).prefetch(8)
-        iterator = iter(dataset.with_options(options()))
-        for taken in range(1, COUNT + 1):
-            next(iterator)
-            assert source.asked == taken
-    finally:
-        config.disable_op_determinism()
-
-
 def test_what_determinism_protects_is_still_protected() -> None:
     """A random operation in a user's map function runs for one element after the other."""
 

@@ -16,15 +16,14 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.export import export as exporting
 from mptraining_trainer.export.export import load, take_snapshot
 from mptraining_trainer.export.float32_model import replace_mixed_policies
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.program import Program, build
+from tests.jobs import resolved_job
 from tests.left_out import TEST_ALL
 
 LABEL = TensorSpec("label", "int64", ())
@@ -80,17 +79,14 @@ PROGRAMS = [
 
 
 def job(program: dict[str, Any], export_format: str = "keras") -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": program,
-        "data": {"train": ["x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-        "precision": {"policy": "mixed_bfloat16"},
-        "export": {"format": export_format},
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    parsed = MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec})
-    return resolve(parsed, ClusterSettings())
+    return resolved_job(
+        "job",
+        program=program,
+        data={"train": ["x.tfrecord"], "label": "label"},
+        training={"epochs": 1, "batchSize": {"global": 8}},
+        precision={"policy": "mixed_bfloat16"},
+        export={"format": export_format},
+    )
 
 
 def trained(keras: Keras, resolved: ResolvedJob, example: ExampleSpec) -> Program:

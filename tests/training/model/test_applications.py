@@ -11,15 +11,14 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidSpec, StorageUnavailable
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_records.storage import storage
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.applications import BuiltApplication
 from tests.fakes import Notices
+from tests.jobs import resolved_job
 from tests.left_out import first_of
 
 LABEL = TensorSpec("label", "int64", ())
@@ -37,15 +36,9 @@ TABLE = example(("float32", ()), ("int64", ()), ("float32", (4,)))
 
 
 def job(application: dict[str, Any], **changed: Any) -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"application": application},
-        "data": {"train": ["x.tfrecord"], "label": "label"},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    parsed = MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec})
-    return resolve(parsed, ClusterSettings()).model_copy(update=changed)
+    training = {"epochs": 1, "batchSize": {"global": 8}}
+    data = {"train": ["x.tfrecord"], "label": "label"}
+    return resolved_job(program={"application": application}, data=data, training=training).model_copy(update=changed)
 
 
 def build(keras: Keras, application: dict[str, Any], examples: ExampleSpec, **changed: Any) -> BuiltApplication:
@@ -251,19 +244,3 @@ def test_batch_normalization_sees_all_replicas_unless_xla_compiles_the_step(
     layers = [each for each in model.layers if isinstance(each, keras.module.layers.BatchNormalization)]
     assert {bool(layer.synchronized) for layer in layers} == {synchronized}
     assert ("BatchNormalization" in notices.topics) is said
-
-
-def test_two_replicas_share_one_batch_statistic(keras: Keras) -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        model = build(keras, {"name": "cnn"}, PHOTO, replicas=2).model
-    normalization = next(each for each in model.layers if isinstance(each, keras.module.layers.BatchNormalization))
-    batch = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.fill((2, 32, 32, 32), 10.0 * context.replica_id_in_sync_group)
-    )
-    tf.function(lambda: strategy.run(lambda each: normalization(each, training=True), args=(batch,)))()
-    moved = dict(zip(("gamma", "beta", "mean", "variance"), normalization.get_weights(), strict=True))
-    # Half of the examples are 0, half are 10: mean 5 and variance 25; the statistics began at 0 and 1.
-    kept = normalization.momentum
-    assert moved["mean"] == pytest.approx((1 - kept) * 5)
-    assert moved["variance"] == pytest.approx(kept + (1 - kept) * 25, rel=1e-4)

@@ -16,12 +16,12 @@ from mptraining_api import events
 from mptraining_api.launch import JOB_FILE, SOURCE_FOLDER
 from mptraining_api.outputs.search_space import Hyperparameter
 from mptraining_api.problems import InvalidProgram
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
-from mptraining_api.spec import Function, MPTrainingJob
+from mptraining_api.spec import Function
 from mptraining_trainer.export.export import build_model
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.hyperparameters import fill_hyperparameters, search_space, takes_hyperparameters
 from mptraining_trainer.model.program import call_function
+from tests.jobs import resolved_job
 
 keras_tuner = pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # The form of KerasTuner's guide: a scope for each kind of model, and hyperparameters that exist in one of them only.
@@ -172,13 +172,8 @@ def test_a_missing_keras_tuner_is_named(monkeypatch: pytest.MonkeyPatch, keras3:
 
 
 def test_the_verb_answers_in_events(source: Path) -> None:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"function": {"entryPoint": "tuned:build"}},
-        "data": {"train": ["x.tfrecord"]},
-        "training": {"epochs": 1, "batchSize": {"global": 8}},
-    }
-    job = resolve(MPTrainingJob.parse({"metadata": {"name": "tuned"}, "spec": spec}), ClusterSettings())
+    program = {"function": {"entryPoint": "tuned:build"}}
+    job = resolved_job("tuned", program=program, training={"epochs": 1, "batchSize": {"global": 8}})
     (source / "job.json").write_text(job.to_json())
     ended = subprocess.run(
         [sys.executable, "-m", "mptraining_trainer", "hyperparameters"],

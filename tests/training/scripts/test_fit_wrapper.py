@@ -14,12 +14,11 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
-from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import MPTrainingJob
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
+from tests.jobs import resolved_job
 from tests.testbed.keras_generations import BOTH_GENERATIONS
 
 # Four batches an epoch, two fits: 3 epochs, then 2 more of the same model.
@@ -159,15 +158,8 @@ def folder(keras: Keras, tmp_path: Path) -> Path:
 
 
 def job(keras: Keras, path: str, *arguments: str, policy: str = "float32") -> ResolvedJob:
-    spec = {
-        "accelerator": {"type": "cpu"},
-        "program": {"script": {"path": path, "arguments": list(arguments)}},
-        "keras": keras.generation,
-        "precision": {"policy": policy},
-    }
-    document = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob"}
-    parsed = MPTrainingJob.parse(document | {"metadata": {"name": "job"}, "spec": spec})
-    return resolve(parsed, ClusterSettings())
+    program = {"script": {"path": path, "arguments": list(arguments)}}
+    return resolved_job("job", program=program, data=None, keras=keras.generation, precision={"policy": policy})
 
 
 def run(keras: Keras, folder: Path, path: str, context: Recorder | None = None, strategy: Any = None) -> Any:

@@ -293,16 +293,6 @@ def test_a_file_of_model_checkpoint_that_differs_is_named(train: Train, generati
     assert done.notices["ModelCheckpoint"].startswith("its files have the model as it is: its outputs differ by ")
 
 
-@pytest.mark.test_all
-def test_those_of_tf_keras_write_too(train: Train) -> None:
-    done = train("writing", keras="Legacy", training={"epochs": 1, "stepsPerExecution": 1})
-    assert done.outcome == outcomes.SUCCEEDED, done.finished.message
-    assert done.names("callbacks") == ["01.keras", "batches.weights.h5", "log.csv"]
-    assert {name.partition("/")[0] for name in done.names("tensorboard")} == {"train", "validation", "job"}
-    kept = tf_keras.models.load_model(Path(done.folder, "callbacks", "01.keras"), compile=False)
-    assert all(np.array_equal(a, b) for a, b in zip(kept.get_weights(), done.weights(), strict=True))
-
-
 # The best weights
 
 

@@ -223,12 +223,6 @@ def test_streamed_records_and_fused_steps_come_to_the_same(start: Start) -> None
     assert same(start("streamed", cache="None", stepsPerExecution=5, **job), whole)
 
 
-def test_without_a_checkpoint_training_starts_again(start: Start) -> None:
-    done = start(poisoned={25: np.inf}, every=100)
-    assert done.outcome == outcomes.SUCCEEDED, done.message
-    assert done.ways_back == [(2, 0, "float32")]
-
-
 def test_findings_survive_a_restart(start: Start) -> None:
     """The next attempt continues to check every update and to skip the record, as the undisturbed run does."""
     poisoned = {BAD: np.nan, 250: np.nan}
