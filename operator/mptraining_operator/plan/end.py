@@ -37,9 +37,9 @@ class Verdict:
 
 def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     """Return the cause of a failed attempt, from its Indexed Job and its remaining pods."""
-    failures = sorted(
-        (pod for pod in pods if _failed_by_itself(pod)), key=lambda pod: (pod.finished or batch_job.created, pod.index)
-    )
+    # Those that failed by themselves, rather than being deleted after a peer failed.
+    failures = [pod for pod in pods if pod.failed and (pod.deletion is None or pod.disruption)]
+    failures.sort(key=lambda pod: (pod.finished or batch_job.created, pod.index))
     deciding = next((pod for pod in failures if _outcome(pod).budget != Budget.UNDECIDED), None)
     disrupted = next((pod for pod in pods if pod.disruption and pod.exit_code != 0), None)
     if disrupted and (deciding is None or _disrupted_before(disrupted, deciding)):
@@ -59,11 +59,6 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
     condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
     return Verdict(outcomes.CHILD_DELETED, f"a worker's pod was deleted ({condition or 'no message'})")
-
-
-def _failed_by_itself(pod: SeenPod) -> bool:
-    """Return whether the pod failed by itself rather than being deleted after a peer failed."""
-    return pod.failed and (pod.deletion is None or bool(pod.disruption))
 
 
 def _disrupted_before(disrupted: SeenPod, deciding: SeenPod) -> bool:
@@ -116,7 +111,8 @@ def _describe(pod: SeenPod) -> str:
         )
     if last is not None:
         return f"{where}: {last.message}"
-    tail = _without_events(pod.termination_message)[-500:]
+    # Without the trainer's Events, which are the last ones of a process without a Finished event.
+    tail = "\n".join(line for line in pod.termination_message.splitlines() if events.parse(line) is None).strip()[-500:]
     # A pod whose other containers run on is deleted.
     container = f" --container {pod.waits_for}" if pod.waits_for else ""
     log = f" See kubectl logs {pod.name}{container}." if pod.terminated else ""
@@ -132,11 +128,6 @@ def _exit(code: int | None) -> str:
         return f"with exit code {code}"
     cause = ", an error in native code" if name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT") else ""
     return f"with exit code {code} ({name}{cause})"
-
-
-def _without_events(message: str) -> str:
-    """Remove the trainer's Events from a termination message: of a process without a Finished event, the last ones."""
-    return "\n".join(line for line in message.splitlines() if events.parse(line) is None).strip()
 
 
 def restart_backoff(status: JobStatus, limits: Limits, uid: str = "") -> float:

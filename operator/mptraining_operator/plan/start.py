@@ -119,13 +119,9 @@ def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | N
     # A job that was refused and then edited.
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
     if not no_live_pods(snapshot):
-        return _wait_for_pods(snapshot, clean, now)
+        # Pods of an earlier job of this name, or of a Job that was deleted after its status was cleared.
+        return waiting.with_wait(snapshot, clean, waiting.waiting_reason(snapshot, None, now), now)
     return _start(snapshot, clean, machines.start_of(1, job), now)
-
-
-def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
-    """Wait for pods of an earlier job of this name, or of a Job that was deleted after its status was cleared."""
-    return waiting.with_wait(snapshot, status, waiting.waiting_reason(snapshot, None, now), now)
 
 
 def _invalid(snapshot: Snapshot, status: JobStatus, message: str, now: float) -> Plan:

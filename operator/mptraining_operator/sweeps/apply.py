@@ -112,7 +112,7 @@ class SweepApplier:
         if raw is None:
             self._sweeps.remove(key, sweep.uid, sweep.version)
             return None
-        stored = _stored(raw)
+        stored = parse(msgspec.json.decode(msgspec.json.encode(raw), type=Sweep))
         self._sweeps.put(stored)
         return stored if written else None
 
@@ -229,11 +229,6 @@ def _suspends(job: StoredJob) -> bool:
     """Return spec.runPolicy.suspend of the job."""
     policy = _JOB_SPEC.decode(job.spec).run_policy
     return bool(policy and policy.suspend)
-
-
-def _stored(answer: Raw) -> StoredSweep:
-    """Parse the API server's answer to a write, which is a mapping."""
-    return parse(msgspec.json.decode(msgspec.json.encode(answer), type=Sweep))
 
 
 def _owned(document: Mapping[str, Any], sweep: StoredSweep) -> dict[str, Any]:

@@ -36,10 +36,7 @@ NOW = Clock().now
         (Plan(), None),
         # After a write, the job is reconciled again, unless its workers run.
         (Plan(status=JobStatus(phase=Phase.PENDING), wake_at=NOW + 30), 2),
-        (
-            Plan(status=with_running(JobStatus(), "all run", NOW, 1), actions=(AllowPeers(),), wake_at=NOW + 30),
-            30,
-        ),
+        (Plan(status=with_running(JobStatus(), "all run", NOW, 1), actions=(AllowPeers(),), wake_at=NOW + 30), 30),
     ],
 )
 def test_when_a_job_is_due_again_after_its_plan_was_applied(clock: Clock, plan: Plan, due: float | None) -> None:
@@ -63,12 +60,8 @@ def test_a_pause_ends_the_plans_of_one_reconcile(clock: Clock) -> None:
 
 
 def test_retries_are_counted_by_their_cause(clock: Clock) -> None:
-    problems = [
-        ApiProblem(500, "InternalError", "etcd is away"),
-        NotCreated("Refused", "ConfigMap flowers-job", "quota"),
-        KeyError("ours"),
-    ]
-    bench = Bench(clock, raw_job(), *problems, plan=Plan())
+    refused = NotCreated("Refused", "ConfigMap flowers-job", "quota")
+    bench = Bench(clock, raw_job(), ApiProblem(500, "InternalError", "away"), refused, KeyError("ours"), plan=Plan())
     for _ in range(4):
         bench.reconciler.reconcile(KEY)
     assert bench.retries == ["Api", "Refused", "Bug"]
@@ -89,17 +82,13 @@ def test_a_plan_has_the_time_since_when_reports_arrive(clock: Clock) -> None:
     assert heard == [None, 990.0]
 
 
-def test_a_new_finding_is_planned_with_at_once(clock: Clock) -> None:
-    bench = Bench(clock, raw_job(), True, True, plan=Plan(actions=(ReadNode("n"),)))
+@pytest.mark.parametrize(("findings", "plans", "due"), [(2, 3, None), (100, PLANS_AT_ONCE, 1)])
+def test_a_new_finding_is_planned_with_at_once_but_not_for_ever(
+    clock: Clock, findings: int, plans: int, due: float | None
+) -> None:
+    bench = Bench(clock, raw_job(), *[True] * findings, plan=Plan())
     bench.reconciler.reconcile(KEY)
-    assert len(bench.applied.plans) == 3
-
-
-def test_but_not_for_ever(clock: Clock) -> None:
-    bench = Bench(clock, raw_job(), *[True] * 100, plan=Plan())
-    bench.reconciler.reconcile(KEY)
-    assert len(bench.applied.plans) == PLANS_AT_ONCE
-    assert bench.next_in(clock) == 1
+    assert (len(bench.applied.plans), bench.next_in(clock)) == (plans, due)
 
 
 def test_a_job_that_is_gone_is_no_work(clock: Clock) -> None:

@@ -57,20 +57,7 @@ def test_starts_come_first_and_ended_jobs_last_but_none_waits_for_ever(clock: Cl
     assert [queue.take(0), queue.take(0)] == [B, C], "a key that waited for half a minute yields no longer"
 
 
-def test_other_work_leaves_workers_to_starts(clock: Clock) -> None:
-    urgency = {A: Urgency.RUN, B: Urgency.RUN, C: Urgency.START}
-    queue = WorkQueue(clock, urgency.__getitem__, others=1)
-    queue.add(A)
-    queue.add(B)
-    assert [queue.take(0), queue.take(0)] == [A, None]
-    queue.add(C)
-    assert queue.take(0) == C
-    assert queue.take(0) is None
-    queue.done(A)
-    assert queue.take(0) == B
-
-
-def test_other_work_that_has_waited_for_twenty_seconds_gets_more_workers(clock: Clock) -> None:
+def test_other_work_leaves_workers_to_starts_and_gets_more_after_twenty_seconds(clock: Clock) -> None:
     a, b, c, start = (Key("team", name) for name in ("a", "b", "c", "start"))
     queue = WorkQueue(clock, lambda key: Urgency.START if key == start else Urgency.RUN, others=1, late=2)
     for key in (a, b, c):
