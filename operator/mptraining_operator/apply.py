@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,13 +69,22 @@ from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner
-from mptraining_operator.resources.pod_groups import VOLCANO_QUEUE, GangNotServed, by_api_version, choose, pod_group
-from mptraining_operator.watch import api_objects, gang_apis, parse
+from mptraining_operator.resources.pod_groups import (
+    VOLCANO_QUEUE,
+    GangNotServed,
+    PodGroupApi,
+    by_api_version,
+    choose,
+    pod_group,
+)
+from mptraining_operator.watch import api_objects, parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.warning_events import WarningEvents
 
 _log = logging.getLogger(__name__)
 
+# Seconds for which the result of API discovery is used.
+_DISCOVERY_SECONDS = 60.0
 
 RecordEvent = Callable[[Snapshot, EventRecord], None]
 
@@ -107,7 +117,8 @@ class Applier:
         self._clock = clock
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
-        self._gang_apis = gang_apis.GangApis(cluster, clock)
+        # When discovery was read, and whether it lists the API.
+        self._gang_apis: dict[PodGroupApi, tuple[float, bool]] = {}
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -225,7 +236,7 @@ class Applier:
                 attempt.processes,
                 coscheduling=settings.coscheduling,
                 volcano=settings.volcano,
-                serves=self._gang_apis.serves,
+                serves=self._serves,
             )
         # Built before any creation, so that an invalid pod template leaves no children.
         job = indexed_job(
@@ -260,6 +271,14 @@ class Applier:
         self._cache.update_lookups(snapshot.key, snapshot.uid, **known)
         return bool(batch_job.gang) and self._create_pod_group(batch_job, snapshot)
 
+    def _serves(self, api: PodGroupApi) -> bool:
+        """Return whether the API server serves gangs of that API, which may be installed at any time."""
+        read_at, served = self._gang_apis.get(api, (-math.inf, False))
+        if self._clock() >= read_at + _DISCOVERY_SECONDS:
+            served = self._cluster.serves(_groups(api))
+            self._gang_apis[api] = self._clock(), served
+        return served
+
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
         """Create the PodGroup of an Indexed Job."""
         if snapshot.job is None:
@@ -282,7 +301,7 @@ class Applier:
             queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
             priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
         )
-        create_child(self._cluster, gang_apis.resource(api), dataclasses.replace(owner, uid=seen.uid), body)
+        create_child(self._cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
     def _join_queue(self, action: JoinQueue, snapshot: Snapshot) -> bool:
@@ -395,15 +414,17 @@ class Applier:
             if problem.status not in (404, 409):
                 raise
             # 409: another object has the name, or another conflict, which the next reconcile resolves.
-            if problem.status == 409 and self._exists(resource, snapshot.key.namespace, name, uid):
-                return False
+            if problem.status == 409:
+                found = self._cluster.get_if_exists(resource, snapshot.key.namespace, name)
+                if found is not None and found["metadata"]["uid"] == uid:
+                    return False
             # A watch stream may have missed the deletion.
             return self._cache.remove_missing(snapshot.key, uid)
         return False
 
-    def _exists(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
-        found = self._cluster.get_if_exists(resource, namespace, name)
-        return found is not None and found["metadata"]["uid"] == uid
+
+def _groups(api: PodGroupApi) -> Resource:
+    return Resource(api.group, api.version, api.plural)
 
 
 def status_changes(before: Model, after: Model) -> dict[str, Any]:

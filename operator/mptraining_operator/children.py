@@ -129,14 +129,9 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
         return found
     kind = controller.get("kind")
     if kind in (KIND, SWEEP_KIND):
-        raise NotCreated(
-            "NameTaken", child, f"it belongs to an earlier {kind} {controller.get('name')!r} and is being deleted"
-        )
-    by = (
-        f"with the controller {controller.get('kind')} {controller.get('name')!r}"
-        if controller
-        else "without a controller"
-    )
+        message = f"it belongs to an earlier {kind} {controller.get('name')!r} and is being deleted"
+        raise NotCreated("NameTaken", child, message)
+    by = f"with the controller {kind} {controller.get('name')!r}" if controller else "without a controller"
     raise NotCreated("NameTaken", child, f"it exists already, {by}")
 
 

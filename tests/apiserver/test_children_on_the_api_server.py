@@ -33,12 +33,12 @@ def restricted(control_plane: ControlPlane) -> str:
     name = control_plane.namespace(f"restricted-{next(_numbers)}", labels=RESTRICTED)
     account = {"metadata": {"name": "trainer", "namespace": name}}
     control_plane.rest.post(f"/api/v1/namespaces/{name}/serviceaccounts", account)
-    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    if all(each["metadata"]["name"] != "training" for each in control_plane.rest.get(classes)["items"]):
-        control_plane.rest.post(classes, {"metadata": {"name": "training"}, "value": 1000})
-    runtimes = "/apis/node.k8s.io/v1/runtimeclasses"
-    if all(each["metadata"]["name"] != "gvisor" for each in control_plane.rest.get(runtimes)["items"]):
-        control_plane.rest.post(runtimes, {"metadata": {"name": "gvisor"}, "handler": "runsc"})
+    for path, body in (
+        ("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "training"}, "value": 1000}),
+        ("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "gvisor"}, "handler": "runsc"}),
+    ):
+        if body["metadata"]["name"] not in [each["metadata"]["name"] for each in control_plane.rest.get(path)["items"]]:
+            control_plane.rest.post(path, body)
     classes_of_pod = {"priorityClassName": "training", "runtimeClassName": "gvisor"}
     pod = {"metadata": {"name": "asks"}, "spec": {**classes_of_pod, **bare_pod()}}
     # Admission reads from its cache, which is updated later.

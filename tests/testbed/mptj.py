@@ -1,16 +1,48 @@
-"""`mptj` in a process of its own."""
+"""`mptj` in this process, and in one of its own for tests of processes and signals."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mptraining.cli.main import main
 
 
-def mptj(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Ended:
+    """The end of a command, with the names of `subprocess.CompletedProcess`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(name="mptj")
+def mptj_in_this_process(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Runs a command line through the entry point of `mptj`."""
+
+    def call(*arguments: str) -> Ended:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as raised:
+            main(arguments)
+        printed = capsys.readouterr()
+        assert isinstance(raised.value.code, int | None)
+        return Ended(raised.value.code or 0, printed.out, printed.err)
+
+    return call
+
+
+def mptj(*arguments: str, environment: dict[str, str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mptraining", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, check=False, text=True, timeout=240)
+    options: dict[str, Any] = {"env": environment, "cwd": folder, "timeout": 240}
+    return subprocess.run(command, capture_output=True, check=False, text=True, **options)
 
 
 def signals_as_in_a_terminal() -> None:

@@ -56,54 +56,66 @@ def losses(printed: str) -> list[float]:
     return [float(value) for value in ast.literal_eval(line.removeprefix("LOSSES "))]
 
 
-def alone(program: Path, generation: str, capsys: pytest.CaptureFixture[str], policy: str = "float32") -> list[float]:
-    """Run the program under plain Python, with the global policy that a user would set; return its output."""
-    keras = load("Legacy" if generation == "Legacy" else "Keras3")
-    capsys.readouterr()
-    with _tf_keras_of(keras, policy):
-        runpy.run_path(str(program), run_name="__main__")
-    return losses(capsys.readouterr().out)
+Alone = Callable[..., list[float]]
+ThroughUs = Callable[..., ScriptRun]
 
 
-def through_us(
-    program: Path | str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    generation: str = "Keras3",
-    policy: str = "float32",
-    replicas: int = 1,
-    attempt: int = 1,
-    preemption: Preemption | None = None,
-    **spec: Any,
-) -> ScriptRun:
-    """Run one attempt of a job with this script (a file, or its text) on so many logical CPUs."""
-    source = folder / "source"
-    source.mkdir(parents=True, exist_ok=True)
-    text = program if isinstance(program, str) else program.read_text(encoding="utf-8")
-    (source / "train.py").write_text(text, encoding="utf-8")
-    document = {
-        "accelerator": {"type": "cpu", "countPerNode": replicas},
-        "keras": generation,
-        "precision": {"policy": policy},
-        "program": {"script": {"path": "train.py"}},
-    } | spec
-    if replicas > 1:
-        strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
-        monkeypatch.setattr(train, "make_strategy", lambda *_: strategy)
-    environment = dict(os.environ) | {SOURCE_FOLDER: str(source)}
-    capsys.readouterr()
-    with _tf_keras_of(load("Legacy" if generation == "Legacy" else "Keras3"), "float32"):
-        done = start(
-            document,
-            folder / "run",
-            name="script",
-            attempt=attempt,
-            preemption=preemption or InProcess(),
-            environment=environment,
-        )
-    return ScriptRun(**vars(done), printed=capsys.readouterr().out)
+@pytest.fixture
+def alone(capsys: pytest.CaptureFixture[str]) -> Alone:
+    """Runs a program under plain Python, with the global policy that a user would set; returns its losses."""
+
+    def run(program: Path, generation: str, policy: str = "float32") -> list[float]:
+        keras = load("Legacy" if generation == "Legacy" else "Keras3")
+        capsys.readouterr()
+        with _tf_keras_of(keras, policy):
+            runpy.run_path(str(program), run_name="__main__")
+        return losses(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def through_us(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> ThroughUs:
+    """Runs one attempt of a job with this script (a file, or its text) on so many logical CPUs."""
+
+    def run(
+        program: Path | str,
+        folder: Path,
+        *,
+        generation: str = "Keras3",
+        policy: str = "float32",
+        replicas: int = 1,
+        attempt: int = 1,
+        preemption: Preemption | None = None,
+        **spec: Any,
+    ) -> ScriptRun:
+        source = folder / "source"
+        source.mkdir(parents=True, exist_ok=True)
+        text = program if isinstance(program, str) else program.read_text(encoding="utf-8")
+        (source / "train.py").write_text(text, encoding="utf-8")
+        document = {
+            "accelerator": {"type": "cpu", "countPerNode": replicas},
+            "keras": generation,
+            "precision": {"policy": policy},
+            "program": {"script": {"path": "train.py"}},
+        } | spec
+        if replicas > 1:
+            strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
+            monkeypatch.setattr(train, "make_strategy", lambda *_: strategy)
+        environment = dict(os.environ) | {SOURCE_FOLDER: str(source)}
+        capsys.readouterr()
+        with _tf_keras_of(load("Legacy" if generation == "Legacy" else "Keras3"), "float32"):
+            done = start(
+                document,
+                folder / "run",
+                name="script",
+                attempt=attempt,
+                preemption=preemption or InProcess(),
+                environment=environment,
+            )
+        return ScriptRun(**vars(done), printed=capsys.readouterr().out)
+
+    return run
 
 
 @contextmanager

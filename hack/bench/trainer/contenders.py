@@ -24,6 +24,8 @@ from mptraining_trainer.model.compiled import CompiledModel
 Kind = Literal["loop", "fit", "bare"]
 # trainer: the strategy that the trainer creates for a job of so many devices.
 StrategyName = Literal["trainer", "default", "mirrored"]
+# With several steps per execution `fit` requires whole executions.
+MULTIPLE = 32
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,7 @@ class Setting:
 
 
 class Contender(Protocol):
-    """Runs steps in multiples of `multiple`."""
-
-    multiple: int
+    """Runs steps in multiples of `MULTIPLE`."""
 
     def train(self, steps: int) -> Measured: ...
 
@@ -75,9 +75,9 @@ def make_strategy(name: StrategyName, replicas: int) -> Any:
 
 
 class Stopwatch:
-    """Wall-clock and CPU time between `start` and `stop`."""
+    """Wall-clock and CPU time from its creation to `stop`."""
 
-    def start(self) -> None:
+    def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def stop(self, steps: int) -> Measured:
@@ -108,8 +108,6 @@ def _make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any]:
 class LoopContender:
     """Our loop, with its pace between two executions."""
 
-    multiple = 32
-
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         self._loop, self._iterator = _make_loop(keras, strategy, tasks.TASKS[setting.task])
         self._pace = StepsPerExecution.begin(setting.fused)
@@ -117,7 +115,6 @@ class LoopContender:
 
     def train(self, steps: int) -> Measured:
         watch = Stopwatch()
-        watch.start()
         left = steps
         while left > 0:
             now = min(left, self._pace.steps)
@@ -131,9 +128,6 @@ class LoopContender:
 
 class FitContender:
     """`model.fit` without a progress bar, which favours it. Epoch 0 warms up, epoch 1 is timed."""
-
-    # With several steps per execution `fit` requires whole executions.
-    multiple = 32
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         task = tasks.TASKS[setting.task]
@@ -160,12 +154,8 @@ def _epoch_timer(keras: Keras) -> Any:
     class EpochTimer(keras.module.callbacks.Callback):  # type: ignore[misc, name-defined]
         """Times the second epoch; has no hook for batches, which would slow `fit` down."""
 
-        def __init__(self) -> None:
-            super().__init__()
-            self._watch = Stopwatch()
-
         def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-            self._watch.start()
+            self._watch = Stopwatch()
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             self.measured = self._watch.stop(self.params["steps"])
@@ -176,12 +166,10 @@ def _epoch_timer(keras: Keras) -> Any:
 class BareContender:
     """Code that an expert writes by hand: fused steps over the iterator, the loss and one metric, one read."""
 
-    multiple = 32
-
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         task = tasks.TASKS[setting.task]
         module = keras.module
-        self._fused = setting.fused or 32
+        self._fused = setting.fused or MULTIPLE
         with strategy.scope():
             model, optimizer = tasks.model(module, task), tasks.optimizer(module, task)
             loss = tasks.loss(module, reduction="none")
@@ -219,7 +207,6 @@ class BareContender:
 
     def train(self, steps: int) -> Measured:
         watch = Stopwatch()
-        watch.start()
         left = steps
         while left > 0:
             now = min(left, self._fused)

@@ -79,13 +79,13 @@ def _serve(setting: dict[str, Any], pipe: Connection) -> None:
     """Train for about as many seconds as each request says, until there is no more."""
     # The parent's standard output has the figures.
     os.dup2(2, 1)
-    from hack.bench.trainer.contenders import Setting, make
+    from hack.bench.trainer.contenders import MULTIPLE, Setting, make
 
     contender = make(Setting(**setting))
-    contender.train(contender.multiple)
-    measured = contender.train(2 * contender.multiple)
+    contender.train(MULTIPLE)
+    measured = contender.train(2 * MULTIPLE)
     pipe.send(measured)
     while True:
         steps = pipe.recv() * measured.steps / measured.seconds
-        measured = contender.train(max(1, round(steps / contender.multiple)) * contender.multiple)
+        measured = contender.train(max(1, round(steps / MULTIPLE)) * MULTIPLE)
         pipe.send(measured)

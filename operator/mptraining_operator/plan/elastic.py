@@ -15,20 +15,6 @@ from mptraining_operator.plan.capacity.nodes import Resize, Size
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
-def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
-    """Return the frozen job; None if it was not read yet, or is lost, so that the next attempt resolves the spec."""
-    return ResolvedJob.read(snapshot.lookups.job_text) if snapshot.lookups.job_text else None
-
-
-def _is_elastic(snapshot: Snapshot) -> bool:
-    return snapshot.job is not None and snapshot.job.spec.elastic is not None
-
-
-def _is_under_way(status: JobStatus) -> bool:
-    attempt = conditions.current_attempt(status)
-    return attempt is not None and attempt.outcome is None and not conditions.is_true(status, "Finished")
-
-
 def _ended(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
     outcome, workers = outcomes.RESIZED, "1 worker" if resize.nodes == 1 else f"{resize.nodes} workers"
     message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
@@ -53,17 +39,20 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
         return found
     size = Size(keep=nodes.keeps_probe(status))
     actions: tuple[Action, ...] = ()
-    if _is_elastic(snapshot) and _is_under_way(status):
-        job = _frozen(snapshot)
-        if job is None:
+    attempt = conditions.current_attempt(status)
+    elastic = snapshot.job is not None and snapshot.job.spec.elastic is not None
+    over = attempt is None or attempt.outcome is not None or conditions.is_true(status, "Finished")
+    if elastic and attempt is not None and not over:
+        if not snapshot.lookups.job_text:
+            # It was not read yet, or is lost, so that the next attempt resolves the spec.
             read = ReadJobFile()
             known = snapshot.lookups.job_file_missing or read in found.actions
             return found if known else replace(found, actions=(*found.actions, read))
-        batch_job, attempt = snapshot.batch_job(status.current_attempt or 0), conditions.current_attempt(status)
+        job, batch_job = ResolvedJob.read(snapshot.lookups.job_text), snapshot.batch_job(attempt.number)
         size = nodes.decide(possible_nodes(job), snapshot, status, batch_job, now) if batch_job else Size()
         if size.resize is not None and batch_job is not None:
             return _ended(snapshot, status, batch_job, size.resize, now)
-        if size.create and attempt is not None:
+        if size.create:
             actions = (StartProbe(job, attempt.machine or 0, size.create),)
     if probe is not None and not size.keep and not probe.deleting:
         # In the foreground: it exists until its machines are free.

@@ -40,7 +40,7 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     failures = sorted(
         (pod for pod in pods if _failed_by_itself(pod)), key=lambda pod: (pod.finished or batch_job.created, pod.index)
     )
-    deciding = next((pod for pod in failures if _budget(pod) != Budget.UNDECIDED), None)
+    deciding = next((pod for pod in failures if _outcome(pod).budget != Budget.UNDECIDED), None)
     disrupted = next((pod for pod in pods if pod.disruption and pod.exit_code != 0), None)
     if disrupted and (deciding is None or _disrupted_before(disrupted, deciding)):
         deciding = disrupted
@@ -70,10 +70,6 @@ def _disrupted_before(disrupted: SeenPod, deciding: SeenPod) -> bool:
     if disrupted.disrupted_at is None or deciding.finished is None:
         return True
     return disrupted.disrupted_at <= deciding.finished + _DISRUPTED_WITHIN
-
-
-def _budget(pod: SeenPod) -> Budget:
-    return _outcome(pod).budget
 
 
 def _outcome(pod: SeenPod) -> Outcome:
@@ -214,7 +210,8 @@ def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, n
     message = f"attempt {batch_job.attempt} succeeded with {batch_job.parallelism} worker"
     message += "s" if batch_job.parallelism > 1 else ""
     message += _warnings(snapshot.pods_of(batch_job.attempt))
-    if _has_no_output(snapshot):
+    written = snapshot.job is not None and snapshot.job.spec.output is not None
+    if not written and snapshot.limits.cluster.output(snapshot.key.namespace) is None:
         chief = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.index == 0), None)
         arrives_until = (batch_job.ended_at or now) + snapshot.limits.settle
         if chief is not None and not chief.terminated and chief.exit_code is None and now < arrives_until:
@@ -222,7 +219,8 @@ def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, n
             return Plan(wake_at=arrives_until)
         message += _HAND_OVER[chief.hand_over if chief else ""]
     message += _other_containers(snapshot.pods_of(batch_job.attempt))
-    status = status.model_copy(update={"start_time": status.start_time or _start_time(batch_job)})
+    started = status.start_time or format_time(batch_job.started or batch_job.created)
+    status = status.model_copy(update={"start_time": started})
     status = conditions.with_finished(status, outcomes.SUCCEEDED, message, now, snapshot.generation)
     return Plan(status=status, event_records=(EventRecord("Succeeded", message),))
 
@@ -293,15 +291,6 @@ def _wait_for_pods_until(snapshot: Snapshot, batch_job: SeenBatchJob) -> float |
     if missing and not find_verdict(batch_job, pods).from_pod:
         return batch_job.ended_at + snapshot.limits.settle
     return None
-
-
-def _has_no_output(snapshot: Snapshot) -> bool:
-    written = snapshot.job is not None and snapshot.job.spec.output is not None
-    return not written and snapshot.limits.cluster.output(snapshot.key.namespace) is None
-
-
-def _start_time(batch_job: SeenBatchJob) -> str:
-    return format_time(batch_job.started or batch_job.created)
 
 
 def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, message: str, now: float) -> Plan:

@@ -111,14 +111,11 @@ def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal
         if start.number > (status.current_attempt or 0):
             status = conditions.with_attempt_started(status, start, now, snapshot.generation)
         return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
-    status, new = waiting.with_wait(snapshot, status, found, now)
+    waits = waiting.with_wait(snapshot, status, found, now, "Warning")
+    status = (waits.status or status).model_copy(update={"workers": start.attempt_job.processes})
     again = waiting.retry_at(refusal, snapshot.created)
-    return Plan(
-        status=status.model_copy(update={"workers": start.attempt_job.processes}),
-        actions=(_join(snapshot, start),) if now >= again else (),
-        event_records=(EventRecord(found.reason, found.message, "Warning"),) if new else (),
-        wake_at=again,
-    )
+    actions = (_join(snapshot, start),) if now >= again else ()
+    return replace(waits, status=status, actions=actions, wake_at=again)
 
 
 def leave(snapshot: Snapshot) -> tuple[Action, ...]:

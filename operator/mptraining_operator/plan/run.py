@@ -38,7 +38,7 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     unready = waiting.pods_do_not_end(snapshot, now)
     if conditions.is_true(status, "Running") and not preempted and unready is None:
         after, records = _with_trouble(snapshot, status, batch_job, now)
-    elif unready is None and not batch_job.suspended and _runs(snapshot, batch_job):
+    elif unready is None and not batch_job.suspended and waiting.trainers_run(snapshot, batch_job):
         message = _running_message(batch_job)
         after = conditions.with_running(status, message, now, generation)
         losses = _losses(snapshot, status, batch_job, now)
@@ -84,10 +84,11 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         waiting.next_stuck(snapshot, now),
     )
     wakes = [each for each in due if each and each > now]
+    needs_peers = batch_job.parallelism > 1 and not batch_job.inactive and not snapshot.lookups.peers_allowed
     return Plan(
         status=None if after == snapshot.status else after,
         actions=(
-            *((AllowPeers(),) if _needs_peers(snapshot, batch_job) else ()),
+            *((AllowPeers(),) if needs_peers else ()),
             *((CreatePodGroup(batch_job.name, batch_job.uid),) if creation is not None and now >= creation else ()),
             *((ReadEvents(read.about),) if read and now >= read.at else ()),
         ),
@@ -96,10 +97,6 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         losses=losses,
         first_run=first_run,
     )
-
-
-def _runs(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
-    return batch_job.ready + batch_job.succeeded >= batch_job.parallelism or waiting.trainers_run(snapshot, batch_job)
 
 
 def _running_message(batch_job: SeenBatchJob) -> str:
@@ -169,10 +166,6 @@ def pod_group_creation(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | N
         return None
     refusal = snapshot.lookups.refusal
     return batch_job.created if refusal is None else refusal.at + _POD_GROUP_RETRY
-
-
-def _needs_peers(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
-    return batch_job.parallelism > 1 and not batch_job.inactive and not snapshot.lookups.peers_allowed
 
 
 def _ran_before(status: JobStatus) -> bool:

@@ -63,13 +63,10 @@ def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | Non
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
     found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
-    status, new = waiting.with_wait(snapshot, status, found, now)
-    # Sweeps leave so many nodes to the job.
-    status = status.model_copy(update={"workers": workers})
-    records = (EventRecord(found.reason, found.message),) if new else ()
-    # Other jobs use its quota meanwhile.
-    leave = queue_job.leave(snapshot)
-    return Plan(status=status, actions=leave, event_records=records, wake_at=now + NODE_CHECK_SECONDS)
+    waits = waiting.with_wait(snapshot, status, found, now)
+    # Sweeps leave so many nodes to the job. Other jobs use its quota meanwhile.
+    status = (waits.status or status).model_copy(update={"workers": workers})
+    return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
 
 
 # Seconds for which the status of a first attempt waits for its workers to run, so that both are one write.
@@ -128,10 +125,7 @@ def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | N
 
 def _wait_for_pods(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Wait for pods of an earlier job of this name, or of a Job that was deleted after its status was cleared."""
-    found = waiting.waiting_reason(snapshot, None, now)
-    status, new = waiting.with_wait(snapshot, status, found, now)
-    told = new and found.reason != "Starting"
-    return Plan(status=status, event_records=(EventRecord(found.reason, found.message),) if told else ())
+    return waiting.with_wait(snapshot, status, waiting.waiting_reason(snapshot, None, now), now)
 
 
 def _invalid(snapshot: Snapshot, status: JobStatus, message: str, now: float) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import for_attempt
@@ -10,6 +11,7 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import TRAINER_CONTAINER, JobStatus, Phase
 from mptraining_operator.plan import conditions, next_steps
+from mptraining_operator.plan.actions import EventRecord, Plan
 from mptraining_operator.plan.next_steps import sentence
 from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
@@ -163,13 +165,16 @@ def refused(refusal: Refusal, phase: Phase, namespace: str) -> Wait:
     return Wait(phase, reason, f"{refusal.child}: {sentence(refusal.message)} {step}")
 
 
-def with_wait(snapshot: Snapshot, status: JobStatus, found: Wait, now: float) -> tuple[JobStatus, bool]:
-    """Return the status of a job that waits before its next attempt, and whether the reason is a new one."""
+def with_wait(
+    snapshot: Snapshot, status: JobStatus, found: Wait, now: float, type: Literal["Normal", "Warning"] = "Normal"
+) -> Plan:
+    """Return the plan of a job that waits before its next attempt: its status, and an Event for a new reason."""
     before = conditions.condition(status, "Running")
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
     after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    return after, before is None or before.reason != found.reason
+    new = found.reason != "Starting" and (before is None or before.reason != found.reason)
+    return Plan(status=after, event_records=(EventRecord(found.reason, found.message, type),) if new else ())
 
 
 def retry_at(refusal: Refusal, began: float) -> float:
@@ -216,7 +221,8 @@ def _container_waits(snapshot: Snapshot, phase: Phase, pod: SeenPod) -> Wait:
     name = f"container {pod.waits_for!r}: " if pod.waits_for else ""
     text = sentence(f"worker {pod.index}: {name}{pod.waiting}: {pod.waiting_message or 'no message'}")
     if pod.waiting in _IMAGE and not pod.waits_for:
-        return Wait(phase, "ImagePullFailed", f"{text} {next_steps.of_image(_image(snapshot))}")
+        job = _frozen(snapshot)
+        return Wait(phase, "ImagePullFailed", f"{text} {next_steps.of_image((job and job.image) or '')}")
     if pod.waiting in _IMAGE:
         step = "Check its image in podTemplate.initContainers, or in the webhook that adds it."
         return Wait(phase, "ImagePullFailed", f"{text} {step}")
@@ -281,13 +287,10 @@ def _frozen(snapshot: Snapshot) -> ResolvedJob | None:
         return None
 
 
-def _image(snapshot: Snapshot) -> str:
-    job = _frozen(snapshot)
-    return (job and job.image) or ""
-
-
 def trainers_run(snapshot: Snapshot, batch_job: SeenBatchJob) -> bool:
-    """Return whether every trainer runs, although another container keeps a pod from being ready."""
+    """Return whether every trainer runs, also where another container keeps a pod from being ready."""
+    if batch_job.ready + batch_job.succeeded >= batch_job.parallelism:
+        return True
     return sum(pod.runs for pod in snapshot.pods_of(batch_job.attempt)) >= batch_job.parallelism
 
 

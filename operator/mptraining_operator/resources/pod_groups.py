@@ -104,6 +104,7 @@ def pod_group(
     The owner reference does not block the deletion of the Job: where the API server checks who may set that (OpenShift
     does), it would need another right.
     """
+    volcano = {name: value for name, value in {"queue": queue, "priorityClassName": priority}.items() if value}
     return {
         "apiVersion": api.api_version,
         "kind": api.kind,
@@ -115,15 +116,5 @@ def pod_group(
                 {"apiVersion": "batch/v1", "kind": "Job", "name": batch_job, "uid": uid, "controller": True}
             ],
         },
-        "spec": _spec(api, workers, queue, priority),
-    }
-
-
-def _spec(api: PodGroupApi, workers: int, queue: str, priority: str) -> dict[str, Any]:
-    if api == COSCHEDULING:
-        return {"minMember": workers}
-    return {
-        "minMember": workers,
-        **({"queue": queue} if queue else {}),
-        **({"priorityClassName": priority} if priority else {}),
+        "spec": {"minMember": workers, **(volcano if api == VOLCANO else {})},
     }

@@ -124,7 +124,9 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
     about, pod = template["metadata"], template["spec"]
     dropped = (names.JOB, names.JOB_UID, names.ATTEMPT, names.PEERS)
     containers = {
-        key: [_container(each) for each in pod[key]] for key in ("initContainers", "containers") if pod.get(key)
+        key: [{name: each[name] for name in _CONTAINER_FIELDS if name in each} for each in pod[key]]
+        for key in ("initContainers", "containers")
+        if pod.get(key)
     }
     return {
         "metadata": {
@@ -133,10 +135,6 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
         },
         "spec": {**{key: pod[key] for key in _POD_FIELDS if key in pod}, **containers},
     }
-
-
-def _container(container: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: container[key] for key in _CONTAINER_FIELDS if key in container}
 
 
 def queue_placement(template: Mapping[str, Any]) -> Placement:

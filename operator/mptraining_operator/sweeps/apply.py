@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw
+from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw, Resource
 from mptraining_api.spec import API_VERSION
 from mptraining_api.status import format_time
 from mptraining_api.sweep.actions import Action, CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan
@@ -147,10 +147,12 @@ class SweepApplier:
             case SuspendJob():
                 self._suspend(action, sweep)
             case DeleteJob():
-                if (job := self._own_job(sweep, action.name)) is not None and not job.deleting:
-                    self._delete_job(job)
+                job = self._own_job(sweep, action.name)
+                if job is not None and not job.deleting and not self._delete(JOBS, job.key, job.uid):
+                    self._check_job(job)
             case DeleteSweep():
-                self._delete_sweep(sweep)
+                if not self._delete(SWEEPS, sweep.key, sweep.uid):
+                    self._sweeps.remove(sweep.key, sweep.uid, sweep.version)
         return ""
 
     def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> str:
@@ -183,22 +185,15 @@ class SweepApplier:
             return
         self._put_job(answer)
 
-    def _delete_job(self, job: StoredJob) -> None:
+    def _delete(self, resource: Resource, key: Key, uid: str) -> bool:
+        """Delete an object; return False if it is gone already. The garbage collector deletes the jobs of a sweep."""
         try:
-            self._cluster.delete(JOBS, job.key.namespace, job.key.name, uid=job.uid, propagation="Background")
+            self._cluster.delete(resource, key.namespace, key.name, uid=uid, propagation="Background")
         except ApiProblem as problem:
             if problem.status not in (404, 409):
                 raise
-            self._check_job(job)
-
-    def _delete_sweep(self, sweep: StoredSweep) -> None:
-        """Delete the sweep; the garbage collector deletes its jobs."""
-        try:
-            self._cluster.delete(SWEEPS, sweep.key.namespace, sweep.key.name, uid=sweep.uid, propagation="Background")
-        except ApiProblem as problem:
-            if problem.status not in (404, 409):
-                raise
-            self._sweeps.remove(sweep.key, sweep.uid, sweep.version)
+            return False
+        return True
 
     def _check_job(self, job: StoredJob) -> None:
         """Correct the cache about a job that a call did not find as the cache has it: a watch may have missed it."""

@@ -22,6 +22,7 @@ from mptraining_api.status import format_time
 from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.watch import api_objects
 from mptraining_operator.watch.informer import Receiver, Stream
 from mptraining_operator.watch.parse import optional_time, unreadable_status, version_number
 from mptraining_operator.watch.versions import Versions
@@ -34,25 +35,10 @@ COALESCE = 0.05
 _NOTHING = msgspec.Raw(b"{}")
 
 
-class Annotations(msgspec.Struct, frozen=True):
-    paused: str = msgspec.field(default="", name=PAUSED)
-
-
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    uid: str
-    namespace: str = ""
-    resource_version: str = ""
-    generation: int = 0
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    annotations: Annotations = Annotations()
-
-
 class Sweep(msgspec.Struct, frozen=True):
     """An MPTrainingSweep as a watch or a list has it; spec and status stay JSON."""
 
-    metadata: Metadata
+    metadata: api_objects.Metadata
     spec: msgspec.Raw = _NOTHING
     status: msgspec.Raw = _NOTHING
 

@@ -72,7 +72,6 @@ class Sweeps:
         self.cache = cache
         self._queue = queue
         self._intake = SweepIntake(cache, queue)
-        self._event_recorder = event_recorder
         self._stopping = threading.Event()
         self._watching = False
         self._relister = Relister(
@@ -91,12 +90,16 @@ class Sweeps:
         self._reflectors = Reflectors(
             cluster, self._intake, self._relister, monotonic, on_event, on_restart, streams=(SWEEP_STREAM,)
         )
+
+        def emit(sweep: StoredSweep, record: EventRecord) -> None:
+            event_recorder.record_about(SWEEP_KIND, sweep.key, sweep.uid, record)
+
         turns = Turns(jobs, most=nodes_per_namespace, clock=monotonic, wake_sweep=queue.add, wake_job=wake_job)
         self.reconciler = SweepReconciler(
             queue,
             cache,
             jobs,
-            SweepApplier(leader, cache, jobs, wake_job=wake_job, record_event=self._record, clock=clock),
+            SweepApplier(leader, cache, jobs, wake_job=wake_job, record_event=emit, clock=clock),
             turns,
             cluster,
             propose=propose,
@@ -166,9 +169,6 @@ class Sweeps:
             return
         self.queue_all()
         self.reconciler.start_term(_WORKERS, term)
-
-    def _record(self, sweep: StoredSweep, record: EventRecord) -> None:
-        self._event_recorder.record_about(SWEEP_KIND, sweep.key, sweep.uid, record)
 
 
 def _mistakes(document: Mapping[str, Any], settings: ClusterSettings) -> str | None:

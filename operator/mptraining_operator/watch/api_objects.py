@@ -1,4 +1,4 @@
-"""Fields of Jobs and pods that the operator reads, as types for msgspec: other fields of the JSON are skipped.
+"""Fields of Jobs, pods and sweeps that the operator reads, as types for msgspec: other fields of the JSON are skipped.
 
 The decode of a pod's watch event takes a tenth of the time of `json.loads`. The names are those of the Kubernetes API
 in snake case.
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mptraining_api.spec import KIND
+from mptraining_api.spec import KIND, PAUSED
 from mptraining_operator.resources import names
 
 
@@ -25,6 +25,7 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 class Annotations(msgspec.Struct, frozen=True):
+    paused: str = msgspec.field(default="", name=PAUSED)
     job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
     gang: str = msgspec.field(default="", name=names.GANG)
     machine: str | None = msgspec.field(default=None, name=names.MACHINE)
@@ -49,6 +50,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     namespace: str = ""
     resource_version: str = ""
+    generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: Labels = Labels()

@@ -53,14 +53,12 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(
-    restricted: Any, volume: Path, node_server: NodeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    restricted: Any, volume: Path, node_server: NodeServer, use: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., mptraining.Job]:
     """Creates a job whose run folder is on the claim, waits until it has ended, and lets its reader run."""
     ns = restricted
-    kubeconfig = ns.control_plane.kubeconfig("fetch", ns.rest.token, namespace=ns.namespace)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    use(ns.control_plane, ns.namespace)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
 
     def start(name: str, claim: str = "runs") -> mptraining.Job:
         mounted = {**CLAIM, "persistentVolumeClaim": {"claimName": claim}}

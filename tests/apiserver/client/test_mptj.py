@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +21,20 @@ import pytest
 import yaml
 
 import mptraining
-from mptraining.cli.main import main
 from mptraining_api.events import Finished, Notice, Progress, Started
 from tests.testbed import Behaviour, Exit, NodeServer, Run
+from tests.testbed.mptj import Ended
 from tests.testbed.nodes.pods import Pod
 
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-Mptj = Callable[..., Done]
+Mptj = Callable[..., Ended]
 
 
 @pytest.fixture
-def mptj(ns: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Mptj:
-    """Runs a command in the shared namespace; returns the exit code of `main` and the printed text."""
-    kubeconfig = ns.control_plane.kubeconfig("mptj", ns.rest.token, namespace=ns.namespace)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+def mptj(ns: Any, mptj: Mptj, use: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mptj:
+    """Runs a command in the shared namespace."""
+    use(ns.control_plane, ns.namespace)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Done:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        printed = capsys.readouterr()
-        return Done(int(left.value.code or 0), printed.out, printed.err)
-
-    return call
+    return mptj
 
 
 @pytest.fixture
@@ -123,33 +104,33 @@ def test_submit_list_status_wait_and_logs(
     submitted("everyday", pods_that_log(lambda pod: Exit(0, after=1.0), finished))
     document = ns.document("everyday", output={"uri": "/runs/everyday"})
     made = mptj("submit", write(tmp_path, document), "--output", "name")
-    assert (made.code, made.out) == (0, "mptrainingjob.mptraining.dev/everyday\n"), made.err
+    assert (made.returncode, made.stdout) == (0, "mptrainingjob.mptraining.dev/everyday\n"), made.stderr
     # As in kubectl's output, a name may be piped to the next command.
     ended = mptj("wait", "mptrainingjob.mptraining.dev/everyday", "--plain")
-    assert ended.code == 0, ended.err
+    assert ended.returncode == 0, ended.stderr
     for text in ("training starts: MultiWorkerMirrored on 2 workers", "step 20/20  epoch 1  loss 0.05", "Succeeded"):
-        assert text in ended.out
-    assert "mptj compare everyday" in ended.out
+        assert text in ended.stdout
+    assert "mptj compare everyday" in ended.stdout
 
     listed = mptj("list")
-    (row,) = [line for line in listed.out.splitlines() if line.startswith("everyday ")]
-    assert listed.out.splitlines()[0].split() == ["NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE"]
+    (row,) = [line for line in listed.stdout.splitlines() if line.startswith("everyday ")]
+    assert listed.stdout.splitlines()[0].split() == ["NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE"]
     assert row.split()[1:5] == ["Succeeded", "1", "x", "cpu"]
-    assert "mptrainingjob.mptraining.dev/everyday\n" in mptj("list", "-o", "name").out
-    assert {"everyday"} <= {each["metadata"]["name"] for each in json.loads(mptj("list", "-o", "json").out)["items"]}
-    everywhere = mptj("list", "--all-namespaces").out
+    assert "mptrainingjob.mptraining.dev/everyday\n" in mptj("list", "-o", "name").stdout
+    assert {"everyday"} <= {each["metadata"]["name"] for each in json.loads(mptj("list", "-o", "json").stdout)["items"]}
+    everywhere = mptj("list", "--all-namespaces").stdout
     assert any(line.split()[:2] == [ns.namespace, "everyday"] for line in everywhere.splitlines())
 
-    status = mptj("status", "everyday").out
+    status = mptj("status", "everyday").stdout
     assert status.startswith("everyday: Succeeded, attempt 1\n")
     for text in ("why         Succeeded:", "MultiWorkerMirrored, float32, 2 workers", "attempts    1 Succeeded"):
         assert text in status
-    assert yaml.safe_load(mptj("status", "everyday", "-o", "yaml").out)["status"]["phase"] == "Succeeded"
+    assert yaml.safe_load(mptj("status", "everyday", "-o", "yaml").stdout)["status"]["phase"] == "Succeeded"
 
-    lines = mptj("logs", "everyday").out.splitlines()
+    lines = mptj("logs", "everyday").stdout.splitlines()
     assert lines[0] == "worker 0 loads flowers"
     assert "[worker 1] worker 1 loads flowers" in lines
-    second = mptj("logs", "everyday", "--worker", "1", "--raw").out.splitlines()
+    second = mptj("logs", "everyday", "--worker", "1", "--raw").stdout.splitlines()
     assert second[0] == "worker 1 loads flowers"
     assert json.loads(second[1])["kind"] == "Started"
 
@@ -162,8 +143,8 @@ def test_logs_are_followed_over_a_restart(ns: Any, mptj: Mptj, pods_that_log: An
 
     ns.create("restarts", pods_that_log(ends))
     followed = mptj("logs", "restarts", "--follow", "--worker", "0", "--attempt", "1")
-    assert followed.code == 0
-    assert followed.out.count("worker 0 loads flowers") == 2
+    assert followed.returncode == 0
+    assert followed.stdout.count("worker 0 loads flowers") == 2
 
 
 def test_a_log_that_is_cut_off_resumes_without_repeating_a_line(ns: Any, node_server: NodeServer, mptj: Mptj) -> None:
@@ -213,11 +194,11 @@ def test_wait_leaves_with_the_jobs_code_and_says_why(ns: Any, mptj: Mptj, code: 
     name = reason.lower()
     ns.create(name, lambda pod: Exit(code, after=0.3, message=last.to_json()) if pod.index == 0 else Run())
     ended = mptj("wait", name)
-    assert ended.code == code
-    assert f"Failed: {reason}: " in ended.out
-    assert "nothing matches 'gs://b/*'" in ended.out
-    assert advice in ended.out
-    assert advice in mptj("status", name).out
+    assert ended.returncode == code
+    assert f"Failed: {reason}: " in ended.stdout
+    assert "nothing matches 'gs://b/*'" in ended.stdout
+    assert advice in ended.stdout
+    assert advice in mptj("status", name).stdout
 
 
 def test_wait_has_a_timeout_and_ctrl_c_ends_only_the_wait(ns: Any, mptj: Mptj) -> None:
@@ -225,8 +206,8 @@ def test_wait_has_a_timeout_and_ctrl_c_ends_only_the_wait(ns: Any, mptj: Mptj) -
     ns.running("endless")
     # Long enough for the first request.
     late = mptj("wait", "endless", "--timeout", "3")
-    assert late.code == 124
-    assert "mptj: endless: still Running after 3 s. The job continues; wait again: mptj wait endless" in late.err
+    assert late.returncode == 124
+    assert "mptj: endless: still Running after 3 s. The job continues; wait again: mptj wait endless" in late.stderr
     process = subprocess.Popen(
         # A shell starts background processes with SIGINT ignored, and their children inherit it.
         ["env", "--default-signal=INT", sys.executable, "-m", "mptraining", "wait", "endless"],
@@ -251,20 +232,20 @@ def pods_of(ns: Any, name: str) -> list[str]:
 def test_suspend_resume_and_cancel(ns: Any, mptj: Mptj) -> None:
     ns.create("paused", lambda pod: Run())
     ns.running("paused")
-    assert "to continue it: mptj resume paused" in mptj("suspend", "paused").out
+    assert "to continue it: mptj resume paused" in mptj("suspend", "paused").stdout
     ns.phase("paused", "Suspended")
     ns.wait(lambda: pods_of(ns, "paused"), lambda left: not left)
-    status = mptj("status", "paused").out
+    status = mptj("status", "paused").stdout
     assert "paused: Suspended" in status
     assert "advice      to continue: mptj resume paused" in status
-    assert mptj("resume", "paused").code == 0
+    assert mptj("resume", "paused").returncode == 0
     ns.running("paused", attempt=2)
     assert len(pods_of(ns, "paused")) == 2
-    assert mptj("cancel", "paused").out == "cancelled: paused\n"
+    assert mptj("cancel", "paused").stdout == "cancelled: paused\n"
     ns.wait(lambda: pods_of(ns, "paused"), lambda left: not left)
     gone = mptj("status", "paused")
-    assert gone.code == 2
-    assert "paused: no job of this name" in gone.err
+    assert gone.returncode == 2
+    assert "paused: no job of this name" in gone.stderr
 
 
 def test_a_job_that_is_over_is_neither_suspended_nor_resumed(ns: Any, mptj: Mptj) -> None:
@@ -272,8 +253,8 @@ def test_a_job_that_is_over_is_neither_suspended_nor_resumed(ns: Any, mptj: Mptj
     ns.phase("over", "Succeeded")
     for verb in ("suspend", "resume"):
         refused = mptj(verb, "over")
-        assert refused.code == 2
-        assert "over: the job has ended (Succeeded). To run it again: mptj cancel over" in refused.err
+        assert refused.returncode == 2
+        assert "over: the job has ended (Succeeded). To run it again: mptj cancel over" in refused.stderr
 
 
 def test_a_job_that_goes_while_it_is_followed_ends_the_waiting(ns: Any, mptj: Mptj) -> None:
@@ -298,13 +279,13 @@ def test_jobs_are_compared_by_their_pods_logs(ns: Any, mptj: Mptj, pods_that_log
     for name in ("one", "other"):
         ns.phase(name, "Succeeded")
     table = mptj("compare", "one", "other")
-    assert table.code == 0, table.err
-    assert [word for word in table.out.split() if word.isalpha()][:2] == ["one", "other"]
-    assert "validation loss" in table.out
-    compared = json.loads(mptj("compare", "one", "other", "--json").out)["runs"]
+    assert table.returncode == 0, table.stderr
+    assert [word for word in table.stdout.split() if word.isalpha()][:2] == ["one", "other"]
+    assert "validation loss" in table.stdout
+    compared = json.loads(mptj("compare", "one", "other", "--json").stdout)["runs"]
     assert [each["val_loss"] for each in compared] == [0.1, 0.1]
     neither = mptj("compare", "nobody")
-    assert (neither.code, "nobody: no job of this name" in neither.err) == (2, True)
+    assert (neither.returncode, "nobody: no job of this name" in neither.stderr) == (2, True)
 
 
 def test_from_python(ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, capsys: Any) -> None:
@@ -343,7 +324,7 @@ def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: 
     log = node_server.log(ns.namespace, pod.name)
     node_server.commands[ns.namespace, pod.name] = environment
     early = mptj("wait", "kept", "--timeout", "0.2", "--model", "fetched")
-    assert early.code == 124
+    assert early.returncode == 124
 
     keep = [sys.executable, "-m", "mptraining_trainer", "keep", str(tmp_path / "scratch"), "240"]
     kept = subprocess.Popen(keep, env=environment)
@@ -403,5 +384,5 @@ def test_progress_comes_from_the_status_where_logs_may_not_be_read(
     ns.scripts["silent"] = lambda pod: Exit(0)
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     followed = mptj("wait", "silent", "--timeout", "3")
-    assert followed.code == 124
-    assert "step 5/20  epoch 1  loss 0.5" in followed.out
+    assert followed.returncode == 124
+    assert "step 5/20  epoch 1  loss 0.5" in followed.stdout

@@ -12,33 +12,24 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.cli.main import main
 from tests.testbed import ControlPlane
 
 Typed = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def typed(
-    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
-) -> Typed:
+def typed(control_plane: ControlPlane, namespace: str, mptj: Any, use: Any, tmp_path: Path) -> Typed:
     """Submits in a folder with a script and a module; returns the job as the API server has it."""
     (tmp_path / "train.py").write_text("print('trains')\n")
     (tmp_path / "flowers").mkdir()
     (tmp_path / "flowers" / "__init__.py").touch()
     (tmp_path / "flowers" / "model.py").write_text("def build(): ...\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "KUBECONFIG", str(control_plane.kubeconfig("typed", control_plane.rest.token, namespace=namespace))
-    )
+    use(control_plane, namespace)
 
     def submit(*arguments: str) -> dict[str, Any]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(["submit", "--output", "yaml", *arguments])
-        said = capsys.readouterr()
-        assert not left.value.code, said.err
-        found: dict[str, Any] = yaml.safe_load(said.out)
+        ended = mptj("submit", "--output", "yaml", *arguments)
+        assert ended.returncode == 0, ended.stderr
+        found: dict[str, Any] = yaml.safe_load(ended.stdout)
         return found
 
     return submit

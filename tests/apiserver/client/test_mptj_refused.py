@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.cli.main import main
 from tests.testbed import ControlPlane, Options, Refused
 from tests.testbed.kubernetes.access import may, wait_until, wait_until_allowed
 from tests.testbed.kubernetes.installation import install
@@ -22,21 +21,19 @@ VERBS = ("submit", "list", "logs", "cancel")
 
 @pytest.fixture
 def refused(
-    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, mptj: Any, use: Any
 ) -> Refusal:
     """Runs a command that exits with `code`; returns its one line of standard error. As admin unless a kubeconfig is
     given.
     """
 
     def call(*arguments: str, code: int = 2, kubeconfig: Path | None = None) -> str:
-        admin = control_plane.kubeconfig("refused", control_plane.rest.token, namespace=namespace)
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig or admin))
-        monkeypatch.chdir(tmp_path)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        err = str(capsys.readouterr().err)
-        assert left.value.code == code, err
+        use(control_plane, namespace)
+        if kubeconfig is not None:
+            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        ended = mptj(*arguments)
+        err = str(ended.stderr)
+        assert ended.returncode == code, err
         messages = [line for line in err.splitlines() if line.startswith("mptj: ")]
         assert len(messages) == (code != 0), err
         assert "Traceback" not in err

@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,8 @@ from tests.testbed import ControlPlane
 
 
 @pytest.fixture(autouse=True)
-def here(control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.chdir(tmp_path)
-    kubeconfig = control_plane.kubeconfig("typed", control_plane.rest.token, namespace=namespace)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+def here(control_plane: ControlPlane, namespace: str, use: Any, tmp_path: Path) -> Path:
+    use(control_plane, namespace)
     cells = [{"cell_type": "code", "source": source} for source in ("!pip install einops", "print('trains')")]
     (tmp_path / "train.ipynb").write_text(json.dumps({"cells": cells}))
     (tmp_path / "flowers").mkdir()

@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 
 from mptraining_api import events
-from tests.training.script_runs import InProcess, through_us
+from tests.training.script_runs import InProcess, ThroughUs
 from tests.training.tuner_script import SEEDED, SUMMARY, tuner_script
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # Warnings of third-party programs are their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-Capture = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 
 RETRAIN = """
 best = tuner.get_best_models()[0]
@@ -24,14 +22,14 @@ print("LOSSES", [float(value) for value in history.history["loss"]])
 """
 
 
-def test_a_fit_after_the_search_resumes_by_epoch(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_fit_after_the_search_resumes_by_epoch(tmp_path: Path, through_us: ThroughUs) -> None:
     text = SEEDED + tuner_script(trials=2) + SUMMARY + RETRAIN
-    whole = through_us(text, tmp_path / "whole", capsys, monkeypatch)
+    whole = through_us(text, tmp_path / "whole")
     parts = tmp_path / "parts"
     saved = InProcess(lambda: bool(list((parts / "run" / "checkpoints").glob("*/state.json"))))
-    taken = through_us(text, parts, capsys, monkeypatch, preemption=saved)
+    taken = through_us(text, parts, preemption=saved)
     assert taken.outcome.reason == "Preempted", taken.message
-    rest = through_us(text, parts, capsys, monkeypatch, attempt=2)
+    rest = through_us(text, parts, attempt=2)
     assert rest.outcome.reason == "Succeeded", rest.message
     assert "resuming after epoch 1" in rest.notices["Resumed"]
     assert not [each for each in rest.all(events.Progress) if each.trial], "no trial runs twice"
@@ -54,11 +52,9 @@ for seed, most in ((1, 2), (2, 3)):
 """
 
 
-def test_each_of_two_searches_in_one_directory_keeps_its_state(
-    tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
-    first = through_us(TWO, tmp_path, capsys, monkeypatch)
-    again = through_us(TWO, tmp_path, capsys, monkeypatch, attempt=2)
+def test_each_of_two_searches_in_one_directory_keeps_its_state(tmp_path: Path, through_us: ThroughUs) -> None:
+    first = through_us(TWO, tmp_path)
+    again = through_us(TWO, tmp_path, attempt=2)
     assert (first.outcome.reason, again.outcome.reason) == ("Succeeded", "Succeeded"), again.message
     assert [line for line in first.printed.splitlines() if line.startswith("FOUND")] == [
         line for line in again.printed.splitlines() if line.startswith("FOUND")

@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -25,7 +24,7 @@ from tests.testbed.kubernetes.access import apply_crd
 from tests.testbed.kubernetes.control_plane import ControlPlane
 from tests.testbed.kubernetes.operator_namespace import condition
 from tests.testbed.kubernetes.rest import APPLY, Object, Refused
-from tests.testbed.processes import NotStarted, Server, free_ports
+from tests.testbed.processes import Server, free_ports
 
 BUILT = FOLDER.parent / "kueue"
 SYSTEM = "kueue-system"
@@ -42,20 +41,16 @@ _WEBHOOKS = ("job", "workload", "clusterqueue", "resourceflavor", "cohort", "loc
 
 
 class Kueue:
-    """Starts with `start()` or `with`, in about ten seconds. `configuration` is merged into Kueue's own."""
+    """Starts with `with`, in about ten seconds."""
 
-    def __init__(self, control_plane: ControlPlane, configuration: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, control_plane: ControlPlane) -> None:
         self.control_plane = control_plane
         self.rest = control_plane.rest
         self._folder = control_plane.folder / "kueue"
         self._webhook, self._health = free_ports(2)
-        self._configuration = configuration or {}
-        self._server: Server | None = None
 
-    def start(self) -> Self:
+    def __enter__(self) -> Self:
         """Install the chart and start the controller. Raises NotStarted with the end of its log."""
-        if not (BUILT / "kueue").exists():
-            raise NotStarted("no kueue in build/kueue: run `make build/kueue/kueue` (needs Go)")
         self._folder.mkdir(parents=True, exist_ok=True)
         self.control_plane.namespace(SYSTEM)
         for document in self._documents():
@@ -88,11 +83,9 @@ class Kueue:
                 "webhookSecretName": "kueue-webhook-server-cert",
             },
             "integrations": {"frameworks": ["batch/job"]},
-            **self._configuration,
+            # MultiKueue watches files, and a machine has few inotify instances.
+            "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
         }
-        # MultiKueue watches files, and a machine has few inotify instances.
-        gates = {"VisibilityOnDemand": False, "MultiKueue": False}
-        settings["featureGates"] = {**gates, **self._configuration.get("featureGates", {})}
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         environment = {"KUBECONFIG": str(self.control_plane.admin_kubeconfig), "POD_NAMESPACE": SYSTEM}
         log = self.control_plane.logs / "kueue.log"
@@ -119,14 +112,9 @@ class Kueue:
             return refused.code == 409
         return True
 
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop(seconds=1)
-
     def restart(self) -> None:
         """Kill the controller and start it again."""
-        if self._server is not None:
-            self._server.stop(seconds=0)
+        self._server.stop(seconds=0)
         self._run()
 
     def _documents(self) -> Iterable[Object]:
@@ -157,20 +145,14 @@ class Kueue:
                 conversion["webhook"]["clientConfig"]["service"]["port"] = self._webhook
             yield document
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(seconds=1)
 
     # -- queues -------------------------------------------------------------------------------------------------
 
-    def flavor(self, name: str, labels: Mapping[str, str] = {}, tolerations: Sequence[Object] = ()) -> None:
+    def flavor(self, name: str, labels: Mapping[str, str]) -> None:
         """Create a ResourceFlavor: the nodes with these labels."""
-        spec = {"nodeLabels": dict(labels), "tolerations": list(tolerations)}
-        self.rest.post(f"{API}/resourceflavors", _object("ResourceFlavor", name, spec))
+        self.rest.post(f"{API}/resourceflavors", _object("ResourceFlavor", name, {"nodeLabels": dict(labels)}))
 
     def queue(
         self,
@@ -178,7 +160,7 @@ class Kueue:
         name: str,
         quota: Mapping[str, Any],
         *,
-        flavors: Sequence[str] = ("ready",),
+        flavors: Sequence[str],
         checks: Sequence[str] = (),
         **spec: Any,
     ) -> None:
@@ -199,11 +181,7 @@ class Kueue:
         groups = self.rest.get(f"{API}/clusterqueues/{name}")["spec"]["resourceGroups"]
         for each in (each for group in groups for each in group["flavors"] if each["name"] == flavor):
             each["resources"] = [{"name": name, "nominalQuota": value} for name, value in quota.items()]
-        self.set(name, resourceGroups=groups)
-
-    def set(self, name: str, **spec: Any) -> None:
-        """Change fields of the ClusterQueue's spec."""
-        self.rest.patch(f"{API}/clusterqueues/{name}", {"spec": spec})
+        self.rest.patch(f"{API}/clusterqueues/{name}", {"spec": {"resourceGroups": groups}})
 
     def check(self, name: str) -> None:
         """Create an AdmissionCheck, active, whose controller is the test."""

@@ -10,18 +10,14 @@ from typing import Any, Literal
 
 import pytest
 
-from mptraining_api.resolve.defaults import resolve_data
-from mptraining_api.spec import Data, Program
 from mptraining_records.index import dataset_index
-from mptraining_records.reading.order import Order, Position
 from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
 from mptraining_trainer.data import cache as data_cache
-from mptraining_trainer.data.batching import SINGLE_WORKER, Batching
 from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split
-from mptraining_trainer.data.preprocess import Preprocess
+from tests.training.data.splits import dataset, resolved
 
 COUNT, BATCH = 48, 8
 Said = list[tuple[str, str]]
@@ -39,8 +35,7 @@ class Rig:
         self.said.append((topic, text))
 
     def open(self, folder: str, mode: Mode, *, reserved: int = 0, processes: int = 1) -> tuple[Split, str]:
-        program = Program.parse({"function": {"entryPoint": "model:build"}})
-        data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"]}), program)[0]
+        data = resolved(f"{folder}/*.tfrecord")
         cache, _ = data_cache.disk_cache(
             dataset_index.find(data.train), mode, self.notice, reserved=reserved, processes=processes
         )
@@ -69,16 +64,7 @@ def write(folder: str) -> str:
 
 def epochs(split: Split, count: int) -> list[list[int]]:
     """Return the labels of whole epochs."""
-    dataset = split.training(
-        order=Order(count=COUNT, seed=5, buffer_size=16, streams=4),
-        batching=Batching(COUNT, BATCH, "Drop"),
-        position=Position(seed=5, epoch=0, examples=0, fingerprint=""),
-        share=SINGLE_WORKER,
-        batch=BATCH,
-        masked=True,
-        preprocess=Preprocess(),
-    )
-    batches = itertools.islice(dataset.as_numpy_iterator(), count * COUNT // BATCH)
+    batches = itertools.islice(dataset(split, COUNT, BATCH, masked=True).as_numpy_iterator(), count * COUNT // BATCH)
     labels = [int(label) for _, of_batch, *_ in batches for label in of_batch]
     return [labels[at : at + COUNT] for at in range(0, len(labels), COUNT)]
 

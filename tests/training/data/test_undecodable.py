@@ -14,19 +14,13 @@ import tensorflow as tf
 from PIL import Image
 
 from mptraining_api.problems import InvalidData
-from mptraining_api.resolve.defaults import resolve_data
-from mptraining_api.spec import Data, Program
-from mptraining_records.reading.order import Order, Position
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
-from mptraining_trainer.data.cache import with_cache
-from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
+from tests.training.data.splits import START, dataset, open_split
 
 COUNT, BATCH, BAD = 43, 8, 23
-START = Position(seed=5, epoch=0, examples=0, fingerprint="")
-ORDER = Order(count=COUNT, seed=5, buffer_size=16, streams=4)
 RAW = [{"name": "x", "dtype": "float16", "shape": [4], "decode": "raw"}, {"name": "label", "dtype": "int64"}]
 IMAGE = [{"name": "x", "dtype": "uint8", "shape": [4, 4, 1], "decode": "png"}, {"name": "label", "dtype": "int64"}]
 
@@ -72,25 +66,13 @@ def write(folder: Path, content: Any, bad: dict[int, bytes]) -> None:
 
 
 def split(folder: Path, features: Any, cache: str, **fields: Any) -> Split:
-    program = Program.parse({"function": {"entryPoint": "model:build"}})
-    data = resolve_data(Data.parse({"train": [f"{folder}/*.tfrecord"], "features": features, **fields}), program)[0]
-    opened = open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
-    with pipeline.raise_reading_problems(opened):
-        return with_cache(opened, cache, None)[0]  # type: ignore[arg-type]
+    return open_split(f"{folder}/*.tfrecord", cache, features=features, **fields)[0]
 
 
-def batches(data: Split, steps: int, position: Position = START, share: Share = Share(0, 1)) -> list[Any]:  # noqa: B008 - frozen
-    dataset = data.training(
-        order=ORDER,
-        batching=Batching(COUNT, BATCH, "PadAndMask"),
-        position=position,
-        share=share,
-        batch=BATCH // share.workers,
-        masked=True,
-        preprocess=Preprocess(),
-    )
+def batches(data: Split, steps: int, **settings: Any) -> list[Any]:
+    made = dataset(data, COUNT, BATCH, remainder="PadAndMask", masked=True, **settings)
     with pipeline.raise_reading_problems(data):
-        return list(itertools.islice(dataset.as_numpy_iterator(), steps))
+        return list(itertools.islice(made.as_numpy_iterator(), steps))
 
 
 SKIP = {"badRecords": {"action": "Skip", "maxSkipped": 1}}
@@ -124,7 +106,7 @@ def test_a_hole_is_the_same_after_a_resume_and_for_two_workers(tmp_path: Path, c
     data = split(tmp_path, features, cache, **SKIP)
     holed = batches(data, 12)
     position = Batching(COUNT, BATCH, "PadAndMask").advance(START, 4)
-    for one, other in zip(batches(data, 8, position), holed[4:], strict=True):
+    for one, other in zip(batches(data, 8, position=position), holed[4:], strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
     for worker in range(2):
         for one, other in zip(batches(data, 6, share=Share(worker, 2)), holed, strict=False):
@@ -172,23 +154,16 @@ def test_a_shape_of_which_all_records_hold_a_multiple_is_refused(tmp_path: Path,
 @pytest.mark.parametrize("cache", ["Memory", "None"])
 def test_the_rows_of_a_batch_are_static(tmp_path: Path, cache: str) -> None:
     write(tmp_path, raw, {})
-    dataset = split(tmp_path, RAW, cache).validation(
+    made = split(tmp_path, RAW, cache).validation(
         examples_per_step=BATCH, share=Share(0, 1), batch=BATCH, preprocess=Preprocess()
     )
-    inputs, labels, _, mask = dataset.element_spec
+    inputs, labels, _, mask = made.element_spec
     assert [each.shape for each in (inputs, labels, mask)] == [(BATCH, 4), (BATCH,), (BATCH,)]
 
 
 def test_a_map_that_changes_the_number_of_rows_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, raw, {})
+    flat = Preprocess(per_batch=lambda inputs: tf.reshape(inputs, [-1, 2]))
+    data = split(tmp_path, RAW, "None")
     with pytest.raises(ValueError, match="Dimension 0 in both shapes must be equal, but are 8 and 16"):
-        next(
-            iter(
-                split(tmp_path, RAW, "None").validation(
-                    examples_per_step=BATCH,
-                    share=Share(0, 1),
-                    batch=BATCH,
-                    preprocess=Preprocess(per_batch=lambda inputs: tf.reshape(inputs, [-1, 2])),
-                )
-            )
-        )
+        next(iter(data.validation(examples_per_step=BATCH, share=Share(0, 1), batch=BATCH, preprocess=flat)))

@@ -14,23 +14,17 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, InvalidSpec
-from mptraining_api.resolve.defaults import resolve_data
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import Data, Program
-from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.order import Position
 from mptraining_trainer.data import cache as data_cache
-from mptraining_trainer.data.batching import SINGLE_WORKER, Batching, Share
-from mptraining_trainer.data.cache import with_cache
-from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.decode import bytes_per_example
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Column, Columns
 from mptraining_trainer.training.variable_sizes import allow_xla
+from tests.training.data.splits import dataset, open_split, order
 
 COUNT, BATCH = 30, 6
-START = Position(seed=5, epoch=0, examples=0, fingerprint="")
-ORDER = Order(count=COUNT, seed=5, buffer_size=16, streams=4)
 LENGTHS = [1 + number * 7 % 11 for number in range(COUNT)]
 TOKENS = {"name": "tokens", "dtype": "int32", "shape": [0]}
 LABEL = {"name": "label", "dtype": "int64"}
@@ -56,37 +50,18 @@ def file(tmp_path: Path) -> Path:
 
 
 def split(file: Path, cache: str = "None", features: Any = (TOKENS, LABEL), **fields: Any) -> Split:
-    program = Program.parse({"function": {"entryPoint": "model:build"}})
-    document = {"train": [str(file)], **({"features": list(features)} if features else {}), **fields}
-    data = resolve_data(Data.parse(document), program)[0]
-    opened = open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
-    return with_cache(opened, cache, None)[0]  # type: ignore[arg-type]
+    return open_split(str(file), cache, **({"features": list(features)} if features else {}), **fields)[0]
 
 
-def batches(
-    data: Split, steps: int = 5, *, position: Position = START, share: Share = SINGLE_WORKER, **fields: Any
-) -> Any:
-    return list(
-        itertools.islice(
-            data.training(
-                order=ORDER,
-                batching=Batching(COUNT, BATCH, "Drop"),
-                position=position,
-                share=share,
-                batch=BATCH // share.workers,
-                masked=False,
-                preprocess=fields.pop("preprocess", Preprocess()),
-            ),
-            steps,
-        )
-    )
+def batches(data: Split, steps: int = 5, **fields: Any) -> Any:
+    return list(itertools.islice(dataset(data, COUNT, BATCH, **fields), steps))
 
 
 def by_hand(file: Path, steps: int = 5, *, padding: int = 0) -> list[Any]:
     """The batches of TensorFlow's reader, parser and `padded_batch` over the records in our order."""
     records = list(tf.data.TFRecordDataset(str(file)))
-    dataset = tf.data.Dataset.from_tensor_slices(
-        [records[number] for number in ORDER.records(0, np.arange(steps * BATCH))]
+    in_order = tf.data.Dataset.from_tensor_slices(
+        [records[number] for number in order(COUNT).records(0, np.arange(steps * BATCH))]
     )
 
     def parse(one: Any) -> Any:
@@ -95,7 +70,7 @@ def by_hand(file: Path, steps: int = 5, *, padding: int = 0) -> list[Any]:
         )
         return tf.cast(tf.sparse.to_dense(found["tokens"]), tf.int32), found["label"]
 
-    return list(dataset.map(parse).padded_batch(BATCH, padding_values=(padding, None)))
+    return list(in_order.map(parse).padded_batch(BATCH, padding_values=(padding, None)))
 
 
 @pytest.mark.parametrize("cache", ["None", "Memory"])
@@ -123,11 +98,7 @@ def test_boundaries_limit_the_shapes_and_default_fills_them(file: Path, cache: s
 def test_one_boundary_makes_a_static_shape(file: Path, cache: str) -> None:
     data = split(file, cache, (TOKENS | {"bucketBoundaries": [16]}, LABEL))
     assert data.columns.example_spec().inputs[0].shape == (16,)
-    dataset = data.training(
-        order=ORDER, batching=Batching(COUNT, BATCH, "Drop"), position=START, share=Share(0, 1), batch=BATCH,
-        masked=False, preprocess=Preprocess(),
-    )  # fmt: skip
-    assert dataset.element_spec[0].shape == (BATCH, 16)
+    assert dataset(data, COUNT, BATCH).element_spec[0].shape == (BATCH, 16)
 
 
 def test_padding_changes_neither_the_order_nor_a_resume(file: Path) -> None:
@@ -223,10 +194,7 @@ def test_records_that_prove_longer_than_the_first_ones_stay_out_of_memory(
 
 
 def test_the_memory_of_a_cache_is_that_of_its_tensors(file: Path) -> None:
-    program = Program.parse({"function": {"entryPoint": "model:build"}})
-    data = resolve_data(Data.parse({"train": [str(file)], "features": [TOKENS, LABEL]}), program)[0]
-    opened = open_data(data.train, data, training_columns=None, notice=lambda topic, text: None, now=lambda: 0.0)
-    _, name, size = with_cache(opened, "Memory", None)
+    _, name, size = open_split(str(file), "Memory", features=[TOKENS, LABEL])
     # int32 tokens, int64 labels, and 8 bytes a row for where the tokens of a row end.
     assert name == "Memory"
     assert size == pytest.approx(4 * sum(LENGTHS) + 8 * COUNT + 8 * COUNT, abs=8 * 4 + 4 * COUNT)

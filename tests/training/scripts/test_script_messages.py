@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from mptraining_trainer.scripts import run_script
-from tests.training.script_runs import PROGRAMS, through_us
+from tests.training.script_runs import PROGRAMS, ThroughUs
 
 # Warnings of third-party programs are their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
-Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 STEPS_TO = {
     "custom_loop": (
@@ -99,44 +98,42 @@ LONG = ("legacy_custom_loop", "top_5", "own_policy")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.test_all] * (name in LONG)) for name in STEPS_TO]
 )
-def test_what_cannot_run_ends_with_what_to_change(
-    name: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
+def test_what_cannot_run_ends_with_what_to_change(name: str, tmp_path: Path, through_us: ThroughUs) -> None:
     program, settings, words = STEPS_TO[name]
-    done = through_us(program, tmp_path, capsys, monkeypatch, **settings)  # type: ignore[arg-type]
+    done = through_us(program, tmp_path, **settings)  # type: ignore[arg-type]
     assert done.outcome.reason in ("ProgramFailed", "InvalidProgram")
     assert [each for each in words if each not in done.message] == [], done.message
 
 
-def test_settings_that_come_too_late_are_reported(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_settings_that_come_too_late_are_reported(tmp_path: Path, through_us: ThroughUs) -> None:
     text = (
         "import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(3)\n"
         "tf.config.threading.set_inter_op_parallelism_threads(3)\ntf.config.set_visible_devices([], 'GPU')\n"
         "tf.config.experimental.set_memory_growth\nprint('LOSSES', [1])\n"
     )
-    done = through_us(text, tmp_path, capsys, monkeypatch)
+    done = through_us(text, tmp_path)
     assert (done.outcome.reason, done.losses) == ("Succeeded", [1.0])
     assert "parallelism_threads: TensorFlow runs already" in done.notices["SettingIgnored"]
 
 
-def test_old_names_are_noticed_before_the_script_runs(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_old_names_are_noticed_before_the_script_runs(tmp_path: Path, through_us: ThroughUs) -> None:
     text = (
         "import tensorflow as tf\nif False:\n"
         "    tf.config.optimizer.set_experimental_options({'auto_mixed_precision': True})\nprint('LOSSES', [1])\n"
     )
-    done = through_us(text, tmp_path, capsys, monkeypatch)
+    done = through_us(text, tmp_path)
     assert done.notices["OldMixedPrecision"].startswith("train.py:3: auto_mixed_precision.")
     assert "precision: {policy: mixed_float16}" in done.notices["OldMixedPrecision"]
 
 
-def test_the_error_of_a_traced_function_is_short(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_the_error_of_a_traced_function_is_short(tmp_path: Path, through_us: ThroughUs) -> None:
     text = (
         "import keras, numpy as np\nclass Layer(keras.layers.Layer):\n    def call(self, x):\n"
         "        return x @ np.ones((9, 9), 'float32')\n"
         "model = keras.Sequential([Layer(), keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\n"
         "model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)\n"
     )
-    done = through_us(text, tmp_path, capsys, monkeypatch)
+    done = through_us(text, tmp_path)
     assert done.outcome.reason == "ProgramFailed"
     assert "train.py:4: " in done.message
     assert 'File "' not in done.message
@@ -144,11 +141,11 @@ def test_the_error_of_a_traced_function_is_short(tmp_path: Path, capsys: Capture
 
 
 @pytest.mark.parametrize("broken", ["save", "progress"])
-def test_a_fault_of_ours_ends_no_script(broken: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_fault_of_ours_ends_no_script(broken: str, tmp_path: Path, monkeypatch: Patch, through_us: ThroughUs) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise ValueError("broken on purpose")
 
     monkeypatch.setattr(run_script._Script, broken, fails)
-    done = through_us(PROGRAMS / "own_train_step.py", tmp_path, capsys, monkeypatch)
+    done = through_us(PROGRAMS / "own_train_step.py", tmp_path)
     assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
     assert "broken on purpose" in done.notices[{"save": "NotSaved", "progress": "NotReported"}[broken]]

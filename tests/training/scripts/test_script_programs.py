@@ -11,12 +11,10 @@ import tensorflow as tf
 from mptraining_api import events
 from tests.left_out import TEST_ALL, first_of
 from tests.testbed.keras_generations import GENERATIONS
-from tests.training.script_runs import PROGRAMS, alone, through_us
+from tests.training.script_runs import PROGRAMS, Alone, ThroughUs
 
 # Warnings of third-party programs are their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
-Capture = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
@@ -37,10 +35,10 @@ Patch = pytest.MonkeyPatch
     ],
 )
 def test_a_program_trains_as_it_does_alone(
-    name: str, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    name: str, generation: str, tmp_path: Path, alone: Alone, through_us: ThroughUs
 ) -> None:
-    expected = alone(PROGRAMS / f"{name}.py", generation, capsys)
-    done = through_us(PROGRAMS / f"{name}.py", tmp_path, capsys, monkeypatch, generation=generation)
+    expected = alone(PROGRAMS / f"{name}.py", generation)
+    done = through_us(PROGRAMS / f"{name}.py", tmp_path, generation=generation)
     assert done.outcome.reason == "Succeeded", done.message
     assert done.losses == expected
     assert done.all(events.Started)[0].strategy == "None"
@@ -48,11 +46,9 @@ def test_a_program_trains_as_it_does_alone(
 
 @TEST_ALL
 @pytest.mark.parametrize("generation", ["Keras3", "Legacy"])
-def test_the_article_on_transfer_learning_trains(
-    generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
-) -> None:
+def test_the_article_on_transfer_learning_trains(generation: str, tmp_path: Path, through_us: ThroughUs) -> None:
     """Its clear_session must remove neither the scope nor the policy; alone it takes as much time again."""
-    done = through_us(PROGRAMS / "transfer_learning_article.py", tmp_path, capsys, monkeypatch, generation=generation)
+    done = through_us(PROGRAMS / "transfer_learning_article.py", tmp_path, generation=generation)
     assert done.outcome.reason == "Succeeded", done.message
     assert len(done.losses) == 2
     assert (done.result.precision, done.result.model) == ("mixed_float16", "model")
@@ -85,10 +81,10 @@ print("LOSSES", model.fit(np.ones((8, 4)), np.ones((8, 1)), epochs=1, batch_size
     ],
 )
 def test_clear_session_keeps_policy_and_scope(
-    imports: str, clear: str, generation: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    imports: str, clear: str, generation: str, tmp_path: Path, through_us: ThroughUs
 ) -> None:
     text = CLEARED.format(imports=imports, clear=clear)
-    done = through_us(text, tmp_path, capsys, monkeypatch, generation=generation, policy="mixed_bfloat16", replicas=2)
+    done = through_us(text, tmp_path, generation=generation, policy="mixed_bfloat16", replicas=2)
     assert done.outcome.reason == "Succeeded", done.message
     assert "DEVICES bfloat16 2\n" in done.printed
     assert not tf.distribute.has_strategy()
@@ -118,13 +114,13 @@ print("PREDICTED", model.predict(np.ones((1, 3)), verbose=0).tolist())
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize(("argument", "value"), first_of(("by", "0.5"), ("array", "np.ones(4)")))
 def test_a_model_with_classes_of_the_script_is_exported_in_float32(
-    generation: str, argument: str, value: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    generation: str, argument: str, value: str, tmp_path: Path, through_us: ThroughUs
 ) -> None:
     legacy = generation == "Legacy"
     imports = "import tf_keras as keras" if legacy else "import keras"
     ops = "backend" if legacy else "ops"
     text = OWN_CLASSES.format(imports=imports, argument=argument, value=value, ops=ops)
-    done = through_us(text, tmp_path, capsys, monkeypatch, generation=generation, policy="mixed_bfloat16", replicas=2)
+    done = through_us(text, tmp_path, generation=generation, policy="mixed_bfloat16", replicas=2)
     assert done.outcome.reason == "Succeeded", done.message
     about = json.loads(done.read("model/model.json"))
     loadable = argument == "by"
@@ -135,13 +131,13 @@ def test_a_model_with_classes_of_the_script_is_exported_in_float32(
     assert len(done.weights()) == 4
 
 
-def test_a_model_without_call_trains_on_replicas(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_model_without_call_trains_on_replicas(tmp_path: Path, through_us: ThroughUs) -> None:
     """Plain Keras calls it there first, which it does not support."""
-    done = through_us(PROGRAMS / "vae.py", tmp_path, capsys, monkeypatch, replicas=2)
+    done = through_us(PROGRAMS / "vae.py", tmp_path, replicas=2)
     assert done.outcome.reason == "Succeeded", done.message
     assert done.losses[-1] < done.losses[0]
     assert "has to be divided by 2" in done.notices["OwnTrainStep"]
-    unbuilt = through_us(PROGRAMS / "siamese.py", tmp_path / "siamese", capsys, monkeypatch, replicas=2)
+    unbuilt = through_us(PROGRAMS / "siamese.py", tmp_path / "siamese", replicas=2)
     assert "build all of its layers before fit, or set accelerator.countPerNode: 1" in unbuilt.message
 
 
@@ -173,9 +169,9 @@ print("LOSSES", history.history["own"])
 
 @pytest.mark.parametrize("policy", first_of("mixed_bfloat16", "float32"))
 def test_an_optimizer_beside_the_compiled_one_trains_on_replicas(
-    policy: str, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    policy: str, tmp_path: Path, through_us: ThroughUs
 ) -> None:
     """Plain Keras creates its variables within the traced step, which TensorFlow then cannot run."""
-    done = through_us(OWN_OPTIMIZER, tmp_path, capsys, monkeypatch, replicas=2, policy=policy)
+    done = through_us(OWN_OPTIMIZER, tmp_path, replicas=2, policy=policy)
     assert done.outcome.reason == "Succeeded", done.message
     assert done.losses[-1] < done.losses[0]

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from mptraining_api import events
-from tests.training.script_runs import InProcess, ScriptRun, through_us
+from tests.training.script_runs import InProcess, ScriptRun, ThroughUs
 from tests.training.tuner_script import SEEDED, SUMMARY, tuner_script
 
 pytest.importorskip("keras_tuner", reason="keras-tuner is not installed")
 # Warnings of third-party programs are their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-Capture = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 
 COUNTED = 'print("BEFORE", len(tuner.oracle.trials))\n'
 SEARCH = SEEDED + tuner_script(trials=4, before=COUNTED) + SUMMARY
@@ -43,10 +41,10 @@ _whole: list[ScriptRun] = []
 
 
 @pytest.fixture
-def whole(tmp_path_factory: pytest.TempPathFactory, capsys: Capture, monkeypatch: Patch) -> ScriptRun:
+def whole(tmp_path_factory: pytest.TempPathFactory, through_us: ThroughUs) -> ScriptRun:
     """SEARCH without an interruption, which trains once for all tests."""
     if not _whole:
-        _whole.append(through_us(SEARCH, tmp_path_factory.mktemp("whole"), capsys, monkeypatch))
+        _whole.append(through_us(SEARCH, tmp_path_factory.mktemp("whole")))
     return _whole[0]
 
 
@@ -65,13 +63,13 @@ def test_a_search_reports_its_trials_and_exports_the_best_model(whole: ScriptRun
 
 
 def test_a_preempted_search_continues_with_the_interrupted_trial(
-    whole: ScriptRun, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+    whole: ScriptRun, tmp_path: Path, through_us: ThroughUs
 ) -> None:
     parts = tmp_path / "parts"
-    taken = through_us(SEARCH, parts, capsys, monkeypatch, preemption=preempted_in(parts, 3))
+    taken = through_us(SEARCH, parts, preemption=preempted_in(parts, 3))
     assert taken.outcome.reason == "Preempted", taken.message
     ended = trials(parts)
-    rest = through_us(SEARCH, parts, capsys, monkeypatch, attempt=2)
+    rest = through_us(SEARCH, parts, attempt=2)
     assert rest.outcome.reason == "Succeeded", rest.message
     assert "BEFORE 3" in rest.printed, "overwrite=True does not delete what this run has stored"
     assert {each.trial for each in rest.all(events.Progress)} == {3, 4}

@@ -13,19 +13,25 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-
 # Every page of the guide: a new one is checked from the day it is written.
 GUIDE = tuple(sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md")))
 
-
 EXECUTED = ("README.md", *GUIDE, "docs/cluster.md")
 
+# A job to which a document's part of `spec` is added.
+BASE: dict[str, Any] = {
+    "apiVersion": "mptraining.dev/v1alpha1",
+    "kind": "MPTrainingJob",
+    "spec": {
+        "accelerator": {"type": "nvidia-tesla-t4"},
+        "program": {"application": {"name": "cnn"}},
+        "data": {"train": ["train"], "validation": ["validation"]},
+    },
+}
 
 LANGUAGES = ("text", "yaml", "python", "bash")
 
-
 _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
-
 
 # Commands of mptj that load TensorFlow.
 _TRAINS = (["run"], ["predict"], ["ensemble"])
@@ -93,7 +99,6 @@ def of(language: str) -> list[Any]:
 
 
 ALL = [block for document in EXECUTED for block in blocks(document)]
-
 
 SECTIONS: dict[tuple[str, str], list[Block]] = {}
 

@@ -25,13 +25,7 @@ from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.validation.yaml_text import read_yaml
 from mptraining_operator.settings import OperatorSettings
 from tests.jobs import parsed_job
-from tests.unit.docs.blocks import ALL, LANGUAGES, Block, of
-
-_BASE: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-tesla-t4"},
-    "program": {"application": {"name": "cnn"}},
-    "data": {"train": ["train"], "validation": ["validation"]},
-}
+from tests.unit.docs.blocks import ALL, BASE, LANGUAGES, Block, of
 
 
 def test_every_block_has_a_known_language() -> None:
@@ -52,12 +46,7 @@ def test_every_job_can_work(block: Block) -> None:
         _check_other_object(document)
         return
     if "kind" not in document:
-        document = {
-            "apiVersion": "mptraining.dev/v1alpha1",
-            "kind": KIND,
-            "metadata": {"name": "part"},
-            "spec": {**_BASE, **document},
-        }
+        document = {**BASE, "metadata": {"name": "part"}, "spec": {**BASE["spec"], **document}}
     job = parsed_job(yaml.safe_dump(document))
     assert resolve(job, ClusterSettings()).name == job.metadata.name
     assert resolve(job, ClusterSettings(cpu_fallback=True)).accelerator.kind == "cpu"

@@ -18,27 +18,17 @@ from mptraining.cli.main import app
 from mptraining_api.model import Model
 from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, JobStatus
-from tests.unit.docs.blocks import ROOT, SECTIONS, Block, of
+from tests.unit.docs.blocks import BASE, ROOT, SECTIONS, Block, of
 
 # kubectl's verbs in the documents, and the kinds of their arguments.
 _VERBS = ("annotate", "apply", "cp", "create", "delete", "describe", "events", "exec", "explain", "get", "label")
 
-
 _VERBS += ("logs", "patch", "rollout", "taint", "wait")
-
 
 # An annotation of the operator's, set or removed.
 _ANNOTATIONS = (f"{PAUSED}=true", f"{PAUSED}-")
 
-
 _CONDITIONS = {*CONDITION_TYPES, "Ready"}
-
-
-_BASE: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-tesla-t4"},
-    "program": {"application": {"name": "cnn"}},
-    "data": {"train": ["train"], "validation": ["validation"]},
-}
 
 
 @pytest.mark.parametrize("block", of("bash"))
@@ -124,10 +114,8 @@ def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
         elif word.startswith("--output=jsonpath={.status."):
             find_field(JobStatus, word.partition(".status.")[2].rstrip("}").split("."))
         elif word == "--patch":
-            patched = _merged(
-                {"apiVersion": "mptraining.dev/v1alpha1", "kind": KIND, "spec": _BASE}, json.loads(following)
-            )
-            MPTrainingJob.parse({**patched, "metadata": {"name": "patched"}})
+            sections = {key: {**BASE.get(key, {}), **value} for key, value in json.loads(following).items()}
+            MPTrainingJob.parse({"metadata": {"name": "patched"}, **BASE, **sections})
 
 
 @functools.cache
@@ -142,10 +130,6 @@ def _jobs(text: str) -> set[str]:
         for each in yaml.load_all(text, Loader=yaml.CSafeLoader)
         if each and each.get("kind") == KIND
     }
-
-
-def _merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    return {**base, **{key: {**base.get(key, {}), **value} for key, value in patch.items()}}
 
 
 def find_field(model: type[Model], path: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""One replica as it is put together: its metrics, and what it does in an outage."""
+"""One replica as it is put together: metrics, terms of leadership, the fence of its writes, an outage."""
 
 from __future__ import annotations
 
@@ -9,64 +9,113 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from mptraining_api.kubernetes_api import JOBS, ApiProblem
+import pytest
+
+from mptraining_api.kubernetes_api import JOBS, PODS, ApiProblem
+from mptraining_operator import cluster
 from mptraining_operator.app import Operator
-from mptraining_operator.leader_election import Term
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.leader_election import NotLeading, Term
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch import parse
 from tests.unit.operator.api_objects import raw_job
 
-RUNNING = {"phase": "Running", "currentAttempt": 1, "progress": {"step": 5}}
+
+class Replica(Operator):
+    """`stuck` lists the causes for which the process would end."""
+
+    def __init__(self, api: Any = None, monotonic: Callable[[], float] = time.monotonic, **settings: Any) -> None:
+        chosen = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, **settings})
+        self.stuck: list[str] = []
+        self.metrics, client = Metrics(monotonic=float), api or Cluster(None)
+        identity, stuck = Identity(name="operator-0", namespace="ops"), self.stuck.append
+        super().__init__(chosen, identity, client, client, self.metrics, on_stuck=stuck, monotonic=monotonic)
 
 
-class Bench:
-    def __init__(self, api: Any, **settings: Any) -> None:
-        self.metrics = Metrics(monotonic=float)
-        self.lost: list[str] = []
-        self.settings = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, **settings})
-        identity = Identity(name="operator-0", namespace="ops")
-        self.operator = Operator(self.settings, identity, api, api, self.metrics, on_stuck=self.lost.append)
-        self.operator._reconciler.start(0, Term(1, lambda: False))
-
-    def put(self, raw: dict[str, Any]) -> None:
-        self.operator._cache.put_job(parse.job(raw))
-
-    def lines(self) -> set[str]:
-        return set(self.metrics.text().decode().splitlines())
+def term(number: int = 1) -> Term:
+    return Term(number, lambda: False)
 
 
 def test_the_first_child_of_a_job_is_timed(api: Any) -> None:
-    bench = Bench(api)
-    bench.put(api.put(JOBS, raw_job()))
-    bench.operator._reconciler.reconcile(Key("team", "flowers"))
+    replica = Replica(api)
+    replica._reconciler.start(0, term())
+    replica._cache.put_job(parse.job(api.put(JOBS, raw_job())))
+    replica._reconciler.reconcile(Key("team", "flowers"))
     # The API server in memory gives all objects the same time.
-    assert 'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0' in bench.lines()
+    assert 'mptraining_created_to_child_seconds_bucket{le="1.0"} 1.0' in replica.metrics.text().decode().splitlines()
+
+
+def test_the_reconciler_writes_only_in_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    def send(api: Any, method: str, path: str, **options: Any) -> Any:
+        sent.append(method)
+        return {}, 200, {}
+
+    monkeypatch.setattr(cluster, "send", send)
+    reconciler, first = Replica()._reconciler, term()
+    write = lambda: reconciler._applier._cluster.create(PODS, "team", {})  # noqa: E731
+    with pytest.raises(NotLeading):
+        write()
+    assert reconciler.start(0, first)
+    write()
+    first.ended.set()
+    with pytest.raises(NotLeading):
+        write()
+    assert sent == ["POST"]
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_the_process_ends_only_if_a_worker_does_not_leave_its_call(monkeypatch: pytest.MonkeyPatch, left: bool) -> None:
+    replica = Replica()
+    waited: list[float] = []
+
+    def join(seconds: float) -> bool:
+        waited.append(seconds)
+        return left
+
+    monkeypatch.setattr(replica._reconciler, "join", join)
+    replica._stand_by("the lease could not be renewed in time")
+    assert waited == [60.0]
+    assert replica.stuck == ([] if left else ["a worker is still in a call 60 s after its term ended"])
+
+
+def test_a_new_leader_repairs_shared_objects_and_reconciles(api: Any) -> None:
+    """Jobs that an older version started run in a namespace without them."""
+    api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 1}))
+    replica, first = Replica(api, workers=1), term()
+    replica._lease._term = first
+    reconciled = threading.Event()
+    replica._reconciler.reconcile = lambda key: reconciled.set()  # type: ignore[method-assign]
+    replica._reconcile(first)
+    assert reconciled.wait(60)
+    assert ("create", "networkpolicies", "mptraining-deny-ingress") in api.calls
+    replica._queue.stop()
+    assert replica._reconciler.join(60)
+
+
+def test_a_leader_that_cannot_begin_does_not_keep_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+    replica = Replica()
+    replica._reconcile = lambda term: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    replica._begin(term())
+    assert replica.stuck == ["its term could not begin"]
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any) -> None:
     ahead = [0.0]
-    stuck: list[str] = []
-    settings = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, "lease": {"renewSeconds": 0.1}})
-    operator = Operator(
-        settings,
-        Identity(name="operator-0", namespace="ops"),
-        api,
-        api,
-        Metrics(monotonic=float),
-        on_stuck=stuck.append,
-        monotonic=lambda: time.monotonic() + ahead[0],
-    )
+    replica = Replica(api, lambda: time.monotonic() + ahead[0], lease={"renewSeconds": 0.1})
     api.put(JOBS, raw_job())
-    operator._health._host = "127.0.0.1"
+    replica._health._host = "127.0.0.1"
     stop = threading.Event()
-    running = threading.Thread(target=operator.run, args=(stop,), daemon=True)
+    running = threading.Thread(target=replica.run, args=(stop,), daemon=True)
     running.start()
 
     def answer(path: str) -> int:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}{path}", timeout=60) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{replica.health_port}{path}", timeout=60) as response:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -77,22 +126,19 @@ def test_an_outage_of_the_api_server_of_35_minutes_restarts_nothing(api: Any) ->
             time.sleep(0.01)
         return state()
 
-    def leads() -> bool:
-        return operator._lease.leading
-
     def away(verb: str, plural: str, name: str) -> None:
         raise ApiProblem(0, "NoAnswer", "connection refused")
 
-    assert becomes(leads)
+    assert becomes(lambda: replica._lease.leading)
     for _ in range(2):
         api.before = away
         ahead[0] += 35 * 60
-        assert not operator._lease.leading
+        assert not replica._lease.leading
         # The clock jumps, so that a thread looks stuck until its next turn.
         assert becomes(lambda: (answer("/healthz"), answer("/readyz")) == (200, 200))
         api.before = lambda *call: None
-        assert becomes(leads)
-    assert stuck == []
+        assert becomes(lambda: replica._lease.leading)
+    assert replica.stuck == []
     stop.set()
     running.join(60)
     assert not running.is_alive()

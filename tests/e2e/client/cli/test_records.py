@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,29 +16,20 @@ from mptraining.cli.records import parse_size
 from mptraining_api.problems import InvalidSpec
 from mptraining_records.storage import gcs_clients, storage
 from mptraining_records.tfrecord import framing
+from tests.testbed.mptj import mptj
 
 Environment = Callable[..., dict[str, str]]
 
 
-def mptj(*arguments: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mptraining", *arguments]
-    return subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, check=False, text=True, timeout=240
-    )
-
-
 def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environment) -> None:
     (tmp_path / "flowers.csv").write_text("width,label\n" + "".join(f"{at}.5,{at % 3}\n" for at in range(50)))
-    done = mptj(
-        *("records", "convert", "flowers.csv", "out", "--label", "label"),
-        environment=environment(),
-        folder=tmp_path,
-    )
+    run = functools.partial(mptj, "records", environment=environment(), folder=tmp_path)
+    done = run("convert", "flowers.csv", "out", "--label", "label")
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
     assert done.stdout.startswith("train: 50 records in 1 file, ")
     assert done.stdout.endswith("next: data.train: [out/train-*.tfrecord] of a job file\n")
 
-    sound = mptj("records", "verify", "out/train-*.tfrecord", environment=environment(), folder=tmp_path)
+    sound = run("verify", "out/train-*.tfrecord")
     assert sound.returncode == 0
     assert sound.stdout.startswith("50 records in 1 file, ")
     assert sound.stdout.endswith(": all sound\n")
@@ -47,12 +38,12 @@ def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environmen
     content = bytearray(shard.read_bytes())
     content[20] ^= 1
     shard.write_bytes(content)
-    damaged = mptj("records", "verify", str(shard), environment=environment(), folder=tmp_path)
+    damaged = run("verify", str(shard))
     assert damaged.returncode == 2
     assert damaged.stdout.splitlines()[0].startswith(f"{shard}: record 0 at byte 0: ")
     assert damaged.stdout.splitlines()[-1].endswith(": 1 damaged")
 
-    again = mptj("records", "convert", "flowers.csv", "out", environment=environment(), folder=tmp_path)
+    again = run("convert", "flowers.csv", "out")
     assert again.returncode == 2
     assert again.stderr.splitlines()[-1].endswith("exists already. Choose another folder or --overwrite")
 
@@ -60,14 +51,7 @@ def test_convert_then_verify_then_damage(tmp_path: Path, environment: Environmen
 def test_the_first_records_and_the_classes_are_shown(tmp_path: Path) -> None:
     rows = "".join(f"{at}.5,{'rare' if at % 8 == 0 else 'common'}\n" for at in range(80))
     (tmp_path / "flowers.csv").write_text("width,label\n" + rows)
-    convert = [
-        "records",
-        "convert",
-        str(tmp_path / "flowers.csv"),
-        str(tmp_path / "out"),
-        "--validation-fraction",
-        "0.2",
-    ]
+    convert = ["records", "convert", f"{tmp_path}/flowers.csv", f"{tmp_path}/out", "--validation-fraction", "0.2"]
     done = CliRunner().invoke(app, [*convert, "--dry-run"])
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [

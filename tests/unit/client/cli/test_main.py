@@ -18,13 +18,10 @@ from mptraining_api.problems import InvalidData
 
 JobFile = Callable[..., Path]
 
-
 Environment = Callable[..., dict[str, str]]
-
 
 RunIn = Callable[..., Path]
 Mptj = Callable[..., Any]
-
 
 HEAVY = ("tensorflow", "kopf", "kubernetes", "google.cloud.storage", "pyarrow", "numpy", "rich", "pydantic", "IPython")
 NOTEBOOK = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mptraining.cli.main import main
 from mptraining.job_file.check import check_job_file
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.folder import SweepFolder
@@ -17,16 +17,12 @@ from mptraining.sweeps.view import SweepView
 from mptraining_api.sweep.status import SweepStatus
 from tests.testbed.sweep_files import SWEEP, trial, view_of
 
+Mptj = Callable[..., Any]
+
 ENDED = (
     '{"type": "Finished", "status": "True", "reason": "MaxTrials", "message": "20 trials", '
     '"lastTransitionTime": "2026-01-01T00:00:00Z"}'
 )
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture
@@ -52,46 +48,36 @@ def folder(sweep_file: Path) -> Path:
 
 
 @pytest.mark.parametrize("named", ["runs/flowers", "flowers", "sweep.yaml", "runs/flowers/sweep.json"])
-def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(
-    named: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("sweep", "status", named) == 0
-    out = capsys.readouterr().out
+def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(named: str, folder: Path, mptj: Mptj) -> None:
+    out = mptj("sweep", "status", named).stdout
     assert "10 of 20 trials" in out
     assert "to continue it: mptj sweep sweep.yaml\n" in out
 
 
-def test_a_sweep_that_ran_with_parallel_trials_has_ended_by_its_file_too(
-    sweep_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_ran_with_parallel_trials_has_ended_by_its_file_too(sweep_file: Path, mptj: Mptj) -> None:
     ended = SweepStatus.read('{"phase": "Succeeded", "conditions": [' + ENDED + "]}")
     opened = open_sweep(sweep_file, parallel=3)
     opened.folder.write(opened.sweep, ended)
-    assert call("sweep", "status", "sweep.yaml") == 0
-    out = capsys.readouterr().out
+    out = mptj("sweep", "status", "sweep.yaml").stdout
     assert out.startswith("flowers: Succeeded  (")
     assert "MaxTrials: 20 trials" in out
     assert "continue" not in out
     assert open_sweep(sweep_file).status == ended, "another --parallel allows no more trials"
 
 
-def test_the_best_trial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("sweep", "best", str(folder)) == 0
-    assert capsys.readouterr().out.splitlines() == [
+def test_the_best_trial(folder: Path, mptj: Mptj) -> None:
+    assert mptj("sweep", "best", str(folder)).stdout.splitlines() == [
         "trial 4: val_accuracy 1",
         "  training.optimizer.config.learning_rate   0.004",
         "  training.batchSize.global                 32",
         f"  run folder                                {folder}/trials/4",
     ]
-    assert call("sweep", "best", "--json", str(folder)) == 0
-    assert json.loads(capsys.readouterr().out)["parameters"]["training.optimizer.config.learning_rate"] == 0.004
+    best = json.loads(mptj("sweep", "best", "--json", str(folder)).stdout)
+    assert best["parameters"]["training.optimizer.config.learning_rate"] == 0.004
 
 
-def test_the_comparison_has_the_best_trials_first_and_the_importance(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("sweep", "compare", str(folder), "--most", "2") == 0
-    out = capsys.readouterr().out.splitlines()
+def test_the_comparison_has_the_best_trials_first_and_the_importance(folder: Path, mptj: Mptj) -> None:
+    out = mptj("sweep", "compare", str(folder), "--most", "2").stdout.splitlines()
     assert out[1].split() == ["trial", "state", "val_accuracy", "learning_rate", "batchSize.global", "time"]
     assert [line.split()[0] for line in out[2:4]] == ["4", "3"]
     assert out[4] == "and 8 more: --most 10"
@@ -101,25 +87,23 @@ def test_the_comparison_has_the_best_trials_first_and_the_importance(
     assert int(shares[0][1].rstrip("%")) > 90
 
 
-def test_apply_writes_a_job_that_check_accepts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("sweep", "apply", str(folder)) == 0
-    captured = capsys.readouterr()
-    assert (captured.out.splitlines()[0], captured.err) == ("wrote flowers-best.yaml", "")
+def test_apply_writes_a_job_that_check_accepts(folder: Path, mptj: Mptj) -> None:
+    written = mptj("sweep", "apply", str(folder))
+    assert (written.stdout.splitlines()[0], written.stderr) == ("wrote flowers-best.yaml", "")
     assert Path("flowers-best.yaml").read_text().startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
     job = check_job_file(Path("flowers-best.yaml")).written.to_document()
     assert (job["metadata"]["name"], job["spec"]["output"]["uri"]) == ("flowers-best", "runs/flowers/best")
     assert job["spec"]["training"]["optimizer"]["config"]["learning_rate"] == 0.004
     assert job["spec"]["training"]["epochs"] == 4
-    assert call("sweep", "apply", str(folder)) == 2
-    assert "exists" in capsys.readouterr().err
-    assert call("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml") == 0
+    refused = mptj("sweep", "apply", str(folder))
+    assert (refused.returncode, "exists" in refused.stderr) == (2, True)
+    assert mptj("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml").returncode == 0
     ninth = check_job_file(Path("ninth.yaml")).written.to_document()
     assert (ninth["metadata"]["name"], ninth["spec"]["output"]["uri"]) == ("flowers-trial-9", "runs/flowers/trial-9")
 
 
-def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("sweep", "--explain", "--parallel", "2", "sweep.yaml") == 0
-    out = capsys.readouterr().out
+def test_explain_runs_nothing(sweep_file: Path, mptj: Mptj) -> None:
+    out = mptj("sweep", "--explain", "--parallel", "2", "sweep.yaml").stdout
     assert "at most 20, 2 at a time" in out
     assert "unknown until a trial has ended" in out
     assert not Path("runs").exists()
@@ -127,16 +111,14 @@ def test_explain_runs_nothing(sweep_file: Path, capsys: pytest.CaptureFixture[st
     text = sweep_file.read_text().replace("{application: {name: mlp, classes: 3}}", "{application: {classes: 3}}")
     more = "    - {path: program.application.name, values: [mlp]}\n  trials:"
     sweep_file.write_text(text.replace("  trials:", more))
-    assert call("sweep", "--explain", "sweep.yaml") == 0
-    assert "program.application.name" in capsys.readouterr().out
+    assert "program.application.name" in mptj("sweep", "--explain", "sweep.yaml").stdout
 
 
-def test_check_takes_a_sweep(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("check", "sweep.yaml") == 0
-    assert capsys.readouterr().out.startswith("flowers: TPE over 2 parameters")
+def test_check_takes_a_sweep(sweep_file: Path, mptj: Mptj) -> None:
+    assert mptj("check", "sweep.yaml").stdout.startswith("flowers: TPE over 2 parameters")
 
 
-def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mistake_is_reported_with_its_line(sweep_file: Path, mptj: Mptj) -> None:
     text = sweep_file.read_text()
     for right, wrong in (
         ("metric: val_accuracy", "metric: val_auc"),
@@ -146,8 +128,7 @@ def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytes
     ):
         text = text.replace(right, wrong)
     sweep_file.write_text(text)
-    assert call("sweep", "sweep.yaml") == 2
-    *found, last = capsys.readouterr().err.splitlines()
+    *found, last = mptj("sweep", "sweep.yaml").stderr.splitlines()
     assert [each.split(": ")[:2] for each in found] == [
         ["sweep.yaml:5", "spec.objective.metric"],
         ["sweep.yaml:8", "spec.parameters[0].path"],
@@ -158,17 +139,17 @@ def test_every_mistake_is_reported_with_its_line(sweep_file: Path, capsys: pytes
     assert not Path("runs").exists()
 
 
-def test_a_folder_that_is_no_sweep(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_sweep(folder: Path, mptj: Mptj) -> None:
     (folder / "sweep.json").write_text('{"kind": "MPTrainingSweep", "spec": 7}')
     for named, said in (
         ("records", "records: holds no sweep.json"),
         ("runs/none", "runs/none: no such folder"),
         (str(folder), "sweep.json: is no sweep. Restore it"),
     ):
-        assert call("sweep", "status", named) == 2
-        assert said in capsys.readouterr().err
-    assert call("run", "sweep.yaml") == 2
-    assert "A sweep runs here with `mptj sweep FILE`" in capsys.readouterr().err
+        refused = mptj("sweep", "status", named)
+        assert (refused.returncode, said in refused.stderr) == (2, True)
+    refused = mptj("run", "sweep.yaml")
+    assert (refused.returncode, "A sweep runs here with `mptj sweep FILE`" in refused.stderr) == (2, True)
 
 
 def test_the_stored_sweep_is_that_of_a_cluster(folder: Path) -> None:

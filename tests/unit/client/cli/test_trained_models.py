@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from mptraining.cli.ensemble import choose, job_document
-from mptraining.cli.main import main
 from mptraining.local import run as local_run
 from mptraining.prediction_job import job_name, prediction_document
 from mptraining.runs import History, Run
@@ -53,13 +52,8 @@ class FakeRun:
         return self.code
 
 
+Mptj = Callable[..., Any]
 PREDICT = ("predict", "runs/flowers", "test-*", "--to", "p.parquet")
-
-
-def mptj(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture
@@ -69,13 +63,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     fake = FakeRun(loss=0.25)
     monkeypatch.setattr(local_run, "run_local", fake)
 
-    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--evaluate", "--skip-bad", "3") == 0
-
+    done = mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--evaluate", "--skip-bad", "3")
     (job,) = fake.jobs
     document = job.spec.to_document()
     assert document["program"]["prediction"] == {
@@ -86,24 +79,22 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
     assert document["data"] == {"predict": [str(here / "test-*")], "badRecords": {"action": "Skip", "maxSkipped": 3}}
     assert document["output"]["uri"] == str(here / "p.parquet.run")
     assert not (here / "p.parquet.run").exists()
-    printed = capsys.readouterr().out
     # The local run, which is a fake here, prints the metrics.
     target = str(here / "p.parquet")
-    assert printed == f"predictions: {target}\nnext: pyarrow.parquet.read_table({target!r})\n"
+    assert done.stdout == f"predictions: {target}\nnext: pyarrow.parquet.read_table({target!r})\n"
 
 
 def test_an_error_of_a_prediction_names_the_argument_of_the_command(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     def run_local(*_: Any, error: Callable[[str], None], **__: Any) -> int:
         error("InvalidData: spec.data.predict: no file test-*. See spec.program.prediction.key.")
         return 2
 
     monkeypatch.setattr(local_run, "run_local", run_local)
-    assert mptj(*PREDICT) == 2
-    assert capsys.readouterr().err == "mptj: InvalidData: RECORDS: no file test-*. See --key.\n"
-    assert mptj("ensemble", "a", "b", "--weights", "best") == 2
-    assert "--weights: 'best'; expected equal or score" in capsys.readouterr().err
+    refused = mptj(*PREDICT)
+    assert (refused.returncode, refused.stderr) == (2, "mptj: InvalidData: RECORDS: no file test-*. See --key.\n")
+    assert "--weights: 'best'; expected equal or score" in mptj("ensemble", "a", "b", "--weights", "best").stderr
 
 
 @pytest.mark.parametrize("mode", [[], ["--dry-run"], ["--submit"]])
@@ -115,49 +106,47 @@ def test_an_error_of_a_prediction_names_the_argument_of_the_command(
     ],
 )
 def test_a_mistake_of_an_argument_names_it_here_and_on_a_cluster(
-    here: Path, capsys: pytest.CaptureFixture[str], mode: list[str], wrong: list[str], said: str
+    here: Path, mptj: Mptj, mode: list[str], wrong: list[str], said: str
 ) -> None:
     if not mode:
-        assert mptj(*PREDICT) == 2
-        assert capsys.readouterr().err.startswith(f"mptj: RECORDS: '{here}/test-*': nothing matches.")
+        assert mptj(*PREDICT).stderr.startswith(f"mptj: RECORDS: '{here}/test-*': nothing matches.")
     (here / "test-0").touch()
-    assert mptj(*PREDICT, *wrong, *mode) == 2
-    assert capsys.readouterr().err.startswith(said)
+    refused = mptj(*PREDICT, *wrong, *mode)
+    assert (refused.returncode, refused.stderr[: len(said)]) == (2, said)
 
 
-def test_a_mistake_of_the_job_file_names_its_field(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_of_the_job_file_names_its_field(here: Path, mptj: Mptj) -> None:
     (here / "job.yaml").write_text(
         "apiVersion: mptraining.dev/v1alpha1\nkind: MPTrainingJob\nmetadata: {name: a}\n"
         "spec: {accelerator: {type: cpu}, nodes: 5000, program: {application: {name: mlp}}, data: {train: [test-*]}}\n"
     )
-    assert mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--job", "job.yaml") == 2
-    printed = capsys.readouterr().err
+    printed = mptj(*PREDICT, "--job", "job.yaml").stderr
     assert "spec.nodes: 5000 is not valid" in printed
     assert "--nodes" not in printed
 
 
 def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     monkeypatch.setattr(local_run, "run_local", FakeRun(code=130))
-    assert mptj(*PREDICT) == 130
+    assert mptj(*PREDICT).returncode == 130
     assert (here / "p.parquet.run").is_dir()
     # The run folder of a training is never deleted.
     training = run_of("flowers").job
     (here / "p.parquet.run" / "job.json").write_text(training.to_json())
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 2)
-    assert mptj(*PREDICT) == 2
+    assert mptj(*PREDICT).returncode == 2
     assert (here / "p.parquet.run" / "job.json").exists()
 
 
 def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     # The trainer has claimed the folder when it refuses a key that records lack.
     monkeypatch.setattr(local_run, "run_local", FakeRun(code=2))
     (here / "test-0").touch()
-    wrong = ("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--batch-size", "8")
-    assert mptj(*wrong, "--key", "identity") == 2
+    wrong = (*PREDICT, "--batch-size", "8")
+    assert mptj(*wrong, "--key", "identity").returncode == 2
     part = here / "p.parquet.run" / "predictions" / "part-00000-of-00001.parquet"
     part.parent.mkdir()
     part.touch()
@@ -176,13 +165,13 @@ def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
         return 1
 
     monkeypatch.setattr(local_run, "run_local", refuses_foreign_folders)
-    assert mptj(*wrong, "--key", "identity") == 1
-    assert mptj(*wrong, "--key", "id") == 1
+    assert mptj(*wrong, "--key", "identity").returncode == 1
+    assert mptj(*wrong, "--key", "id").returncode == 1
     assert seen == [True, False]
 
 
 def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_file(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     job = {
         "apiVersion": "mptraining.dev/v1alpha1",
@@ -199,9 +188,7 @@ def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_
     (here / "flowers" / "job.json").write_text(resolve(MPTrainingJob.parse(job), ClusterSettings()).to_json())
 
     arguments = ("predict", "flowers", "test-*", "--to", "gs://b/p.parquet", "--job", "flowers.yaml", "--submit")
-    assert mptj(*arguments, "--dry-run", "--nodes", "2") == 0
-
-    printed = yaml.safe_load(capsys.readouterr().out)["spec"]
+    printed = yaml.safe_load(mptj(*arguments, "--dry-run", "--nodes", "2").stdout)["spec"]
     assert printed["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 2}
     assert printed["data"] == {"predict": ["test-*"], "label": "kind"}
     assert printed["nodes"] == 2
@@ -209,7 +196,7 @@ def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_
 
 
 def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     for name, loss in (("a", 0.3), ("b", 0.1), ("c", 0.2)):
         run = run_of(name, val_loss=loss)
@@ -219,13 +206,11 @@ def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
     fake = FakeRun(val_loss=0.05, best_member_val_loss=0.1)
     monkeypatch.setattr(local_run, "run_local", fake)
 
-    assert mptj("ensemble", "a", "b", "c", "--top", "2", "--weights", "score") == 0
-
+    printed = mptj("ensemble", "a", "b", "c", "--top", "2", "--weights", "score").stdout
     (job,) = fake.jobs
     assert job.spec.program.ensemble.members == [str(here / "b"), str(here / "c")]
     assert job.spec.program.ensemble.weights == pytest.approx([10, 5])
     assert job.spec.output.uri == str(here / "runs" / "ensemble")
-    printed = capsys.readouterr().out
     assert f"member: {here / 'b'}  val_loss 0.1" in printed
     assert "val_loss: 0.05, best member 0.1" in printed
     assert json.loads((here / "runs" / "ensemble" / "result.json").read_text())["metrics"]["val_loss"] == 0.05

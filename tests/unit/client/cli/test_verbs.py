@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mptraining.cli.main import _commands, main
+from mptraining.cli.main import _commands
 from mptraining.cli.shell.command_groups import GROUPS
 from mptraining.cli.shell.verbs import translate
 from mptraining_api.problems import InvalidSpec
@@ -47,13 +49,11 @@ def test_a_wrong_verb_gets_a_hint(verb: str, hint: str) -> None:
     assert hint in str(caught.value)
 
 
-def test_help_has_every_command_in_one_group_and_uncut_lines_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_every_command_in_one_group_and_uncut_lines_of_80_columns(mptj: Any) -> None:
     grouped = [name for group in GROUPS.values() for name in group]
     assert sorted(grouped) == sorted(_commands())
     for command in ((), ("sweep",), ("records",)):
-        with pytest.raises(SystemExit):
-            main([*command, "--help"])
-        shown = capsys.readouterr().out
+        shown = mptj(*command, "--help").stdout
         described = shown[shown.index("-h, --help") :].splitlines()
         assert all(len(line) <= 80 and not line.endswith("...") for line in described), shown
         assert all(line.startswith("  ") and line[2] != " " for line in described[2:] if line and line[-1] != ":"), (
@@ -62,12 +62,10 @@ def test_help_has_every_command_in_one_group_and_uncut_lines_of_80_columns(capsy
     assert next(iter(GROUPS.values())).keys() >= {"init", "check", "run"}
 
 
-def test_usage_names_files_and_the_values_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_names_files_and_the_values_of_options(mptj: Any) -> None:
     for command, said in (
         (["sweep"], ["Usage: mptj sweep [OPTIONS] FILE | COMMAND [ARGS]..."]),
         (["records", "convert"], ["--label COLUMN", "--image-size HEIGHTxWIDTH"]),
     ):
-        with pytest.raises(SystemExit):
-            main([*command, "--help"])
-        shown = capsys.readouterr().out
+        shown = mptj(*command, "--help").stdout
         assert all(text in shown for text in said)

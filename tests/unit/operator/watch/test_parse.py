@@ -1,4 +1,4 @@
-"""The fields that are kept of the API server's objects, and events without a change."""
+"""Parsers of API objects: the fields that are kept, events without a change, and other containers than the trainer."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ def test_a_batch_job_is_suspended_until_its_controller_has_seen_that_it_is_not()
     assert not seen_batch_job(raw_batch_job(conditions=(("Suspended", "False"),))).suspended
 
 
-def terminated(code: int, at: str, message: str = "", reason: str = "Error") -> dict[str, Any]:
-    return {"terminated": {"exitCode": code, "finishedAt": at, "message": message, "reason": reason}}
+def ended(code: int, *, at: str = "2026-01-01T00:00:40Z", **more: Any) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "finishedAt": at, **more}}
 
 
 def test_the_end_of_the_trainer_is_that_of_the_pod() -> None:
-    end = terminated(1, "2026-01-01T00:00:40Z", "first", "OOMKilled")
-    raw = raw_pod(phase="Failed", init=(terminated(0, "2026-01-01T00:00:30Z", "unpacked"),), containers=(end,))
+    end = ended(1, message="first", reason="OOMKilled")
+    raw = raw_pod(phase="Failed", init=(ended(0, at="2026-01-01T00:00:30Z", message="unpacked"),), containers=(end,))
     seen = seen_pod(raw)
     found = seen.exit_code, seen.exit_reason, seen.termination_message, seen.finished
     assert found == (1, "OOMKilled", "first", START + 40)
@@ -115,7 +115,7 @@ def test_the_end_of_the_trainer_is_that_of_the_pod() -> None:
 
 
 def test_a_failed_init_container_counts() -> None:
-    seen = seen_pod(raw_pod(phase="Failed", init=(terminated(2, "2026-01-01T00:00:40Z", "no source"),)))
+    seen = seen_pod(raw_pod(phase="Failed", init=(ended(2, message="no source"),)))
     assert (seen.exit_code, seen.termination_message) == (2, "no source")
 
 
@@ -124,8 +124,7 @@ def test_the_last_event_says_whether_the_model_was_fetched() -> None:
         time=1.0, attempt=1, incarnation="i", worker=0, reason="Succeeded", exit_code=0, message="", hand_over="Fetched"
     )
     for code, message, expected in ((0, event.to_json(), "Fetched"), (1, event.to_json(), ""), (0, "handOver", "")):
-        ended = terminated(code, "2026-01-01T00:00:40Z", message)
-        assert seen_pod(raw_pod(phase="Succeeded", containers=(ended,))).hand_over == expected
+        assert seen_pod(raw_pod(phase="Succeeded", containers=(ended(code, message=message),))).hand_over == expected
 
 
 @pytest.mark.parametrize(
@@ -210,9 +209,9 @@ def test_no_object_of_a_user_stops_the_operator(texts: list[str]) -> None:
         "batch.kubernetes.io/job-completion-index": next(draw),
     }
     metadata = {"labels": labels, "annotations": labels, "deletionTimestamp": next(draw)}
-    ended = {"terminated": {"exitCode": 1, "finishedAt": next(draw), "message": next(draw)}}
+    end = ended(1, at=next(draw), message=next(draw))
     disruption = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": next(draw)}
-    pod = raw_pod(containers=(ended, ended), conditions=(disruption,), metadata=metadata, phase=next(draw))
+    pod = raw_pod(containers=(end, end), conditions=(disruption,), metadata=metadata, phase=next(draw))
     seen_pod(pod)
     parse.owner(decoded(PODS, pod).metadata)
     version_of({"metadata": {"resourceVersion": next(draw)}})
@@ -224,3 +223,124 @@ def test_no_object_of_a_user_stops_the_operator(texts: list[str]) -> None:
     mine = raw_job(status={"phase": next(draw)})
     mine["metadata"].update(metadata, creationTimestamp=next(draw))
     parse.job(mine)
+
+
+SIDECAR = {"name": "proxy", "restartPolicy": "Always"}
+Json = dict[str, Any]
+
+
+def with_containers(
+    *,
+    trainer: Json | None,
+    init: dict[str, Json] | None = None,
+    containers: tuple[Json, ...] = (SIDECAR,),
+    injected: Json | None = None,
+    phase: str = "Running",
+) -> Any:
+    status: Json = {"initContainerStatuses": [{"name": name, "state": state} for name, state in (init or {}).items()]}
+    status["phase"] = phase
+    if trainer is not None:
+        status["containerStatuses"] = [{"name": "trainer", "state": trainer}]
+    if injected is not None:
+        # The API server orders them by name; a webhook may add its container before the trainer.
+        status["containerStatuses"] = [{"name": "mesh", "state": injected}, *status.get("containerStatuses", ())]
+    raw = {
+        "metadata": {"name": "flowers-1-0", "namespace": "team-a", "uid": "u"},
+        "spec": {"initContainers": list(containers)},
+        "status": status,
+    }
+    return parse.pod(api_objects.convert(raw, api_objects.Pod))
+
+
+RUNS: Json = {"running": {}}
+WAITS: Json = {"waiting": {"reason": "PodInitializing"}}
+CRASHES: Json = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+
+
+@pytest.mark.parametrize("code", [1, 2, 75, 143])
+@pytest.mark.parametrize("trainer", [ended(0), RUNS, WAITS], ids=["ended", "runs", "waits"])
+def test_the_exit_code_of_a_sidecar_does_not_count(trainer: Json, code: int) -> None:
+    assert not with_containers(trainer=trainer, init={"proxy": ended(code)}).failed
+
+
+def test_the_trainer_s_failure_counts_also_after_that_of_a_sidecar() -> None:
+    sidecar = ended(143, at="2026-11-23T09:00:00Z")
+    assert with_containers(trainer=ended(3), init={"proxy": sidecar}).exit_code == 3
+
+
+def test_a_sidecar_that_cannot_start_explains_why_the_trainer_waits() -> None:
+    assert with_containers(trainer=WAITS, init={"proxy": CRASHES}).waiting == "CrashLoopBackOff"
+    assert with_containers(trainer=RUNS, init={"proxy": CRASHES}).waiting == ""
+    assert with_containers(trainer=ended(0), init={"proxy": CRASHES}).waiting == ""
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 75, 76])
+def test_an_init_container_that_fails_is_a_failure_of_the_program(code: int) -> None:
+    found = with_containers(
+        trainer=WAITS, init={"fetch": ended(code, message="no route")}, containers=({"name": "fetch"},)
+    )
+    assert found.exit_code == 1
+    assert found.termination_message == f"init container 'fetch' ended with exit code {code}. no route"
+
+
+def test_the_container_that_prepares_the_source_is_the_trainer_s_own() -> None:
+    assert with_containers(trainer=WAITS, init={"source": ended(2)}, containers=({"name": "source"},)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("trainer", "injected", "expected"),
+    [
+        (ended(0), RUNS, (0, False, "container 'mesh' runs on")),
+        (ended(0), ended(2), (0, False, "container 'mesh' ended with exit code 2")),
+        (ended(0), ended(0), (0, False, "")),
+        (ended(1), RUNS, (1, True, "container 'mesh' runs on")),
+        (ended(3), ended(0), (3, True, "")),
+        (RUNS, RUNS, (None, False, "")),
+        (RUNS, ended(1), (None, False, "container 'mesh' ended with exit code 1")),
+        (RUNS, CRASHES, (None, False, "container 'mesh' does not run: CrashLoopBackOff: back-off 10s")),
+        (WAITS, RUNS, (None, False, "")),
+    ],
+)
+def test_a_container_that_a_webhook_adds_decides_nothing(
+    trainer: Json, injected: Json, expected: tuple[int | None, bool, str]
+) -> None:
+    failed = injected.get("terminated", {}).get("exitCode") and "terminated" in trainer
+    found = with_containers(trainer=trainer, injected=injected, phase="Failed" if failed else "Running")
+    assert (found.exit_code, found.failed, found.other) == expected
+    assert found.waiting == ""
+    assert found.runs == (trainer is RUNS)
+    assert found.starts_as_usual == (expected[0] is None and not expected[2])
+
+
+def test_a_sidecar_that_crashes_while_the_trainer_runs_is_named() -> None:
+    assert with_containers(trainer=RUNS, init={"proxy": CRASHES}).other.startswith("container 'proxy' does not run")
+    assert with_containers(trainer=ended(0), init={"proxy": CRASHES}).other == ""
+
+
+@pytest.mark.parametrize("name", ["proxy", "fetch"])
+def test_the_init_container_that_the_trainer_waits_for_is_named(name: str) -> None:
+    """A sidecar whose startup probe fails, and an init container that does not end."""
+    raw = {
+        "metadata": {"name": "flowers-1-0", "uid": "u"},
+        "spec": {"initContainers": [SIDECAR, {"name": "fetch"}]},
+        "status": {
+            "phase": "Pending",
+            "initContainerStatuses": [
+                {"name": "proxy", "state": RUNS, "started": name != "proxy"},
+                {"name": "fetch", "state": RUNS if name == "fetch" else WAITS},
+            ],
+            "containerStatuses": [{"name": "trainer", "state": WAITS}],
+        },
+    }
+    assert parse.pod(api_objects.convert(raw, api_objects.Pod)).waits_for == name
+
+
+@pytest.mark.parametrize(
+    ("image_id", "image"),
+    [("docker.io/own/trainer@sha256:01", "docker.io/own/trainer@sha256:01"), ("sha256:01", ""), ("", "")],
+)
+def test_the_image_with_its_digest_is_that_of_the_trainer(image_id: str, image: str) -> None:
+    """An image that was loaded into the node, not pulled, has no name with a digest."""
+    statuses = [{"name": "mesh", "imageID": "m@sha256:02"}, {"name": "trainer", "imageID": image_id}]
+    raw = {"metadata": {"name": "p", "uid": "u"}, "status": {"containerStatuses": statuses}}
+    assert parse.pod(api_objects.convert(raw, api_objects.Pod)).image == image
