@@ -275,20 +275,14 @@ def test_the_scale_grows_after_enough_good_steps(keras3: Keras) -> None:
     assert rig.scaler.state().good_steps == 0
 
 
-def test_scaling_changes_nothing_but_the_range(keras: Keras) -> None:
-    plain, scaled = Rig(keras), Rig(keras, scale=2.0**15)
-    plain.loop.execute(plain.batches, 5)
-    scaled.loop.execute(scaled.batches, 5)
-    assert same(plain.weights(), scaled.weights(), 1e-6)
-
-
 @pytest.mark.parametrize("replicas", first_of(2, 1))
-def test_accumulated_parts_are_one_larger_batch(keras: Keras, replicas: int) -> None:
-    whole, parts = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, accumulation=4)
-    whole.loop.execute(whole.batches, 3)
-    parts.loop.execute(parts.batches, 3)
-    assert parts.updates() == 3
-    assert same(whole.weights(), parts.weights(), 1e-5)
+@pytest.mark.parametrize("way", [{"scale": 2.0**15}, {"accumulation": 4}, {"jit": True}], ids=str)
+def test_scaled_in_parts_or_compiled_a_step_is_the_same(keras: Keras, replicas: int, way: dict[str, Any]) -> None:
+    plain, other = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, **way)
+    for rig in (plain, other):
+        rig.loop.execute(rig.batches, 3)
+        assert rig.updates() == 3
+    assert same(plain.weights(), other.weights(), 1e-5)
 
 
 @pytest.mark.parametrize("accumulation", first_of(2, 1))
@@ -392,16 +386,16 @@ def test_replicas_draw_different_numbers(keras: Keras, name: str) -> None:
 
 
 def trained_by_keras(
-    keras: Keras, steps: int, *, policy: str = "float32", float8: bool = False, optimizer: Callable[[Keras], Any]
+    keras: Keras, steps: int, optimizer: Any, *, policy: str = "float32", float8: bool = False, first: Any = None
 ) -> Any:
     """Return the rig's model after so many batches of plain Keras on one device."""
     keras.set_seed(1)
     keras.set_policy(policy)
-    plain = model(keras)
+    plain = model(keras, first=first)
     if float8:
         plain.quantize("float8")
     loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    plain.compile(optimizer(keras), loss)
+    plain.compile(optimizer, loss)
     inputs, labels = examples(BATCH * 8)
     plain.fit(inputs[: steps * BATCH], labels[: steps * BATCH], batch_size=BATCH, shuffle=False, verbose=0)
     return plain
@@ -412,22 +406,12 @@ def trained_by_keras(
 @pytest.mark.parametrize(("replicas", "accumulation"), first_of((2, 2), (2, 1), (1, 2)))
 def test_float8_trains_as_in_keras(keras3: Keras, policy: str, replicas: int, accumulation: int) -> None:
     """Its scales and largest values are overwritten by their gradients: neither sums, means nor unscaled."""
-
-    def sgd(keras: Keras) -> Any:
-        return keras.module.optimizers.SGD(0.1)
-
+    sgd = keras3.module.optimizers.SGD
     scale = 2.0**15 if policy == "mixed_float16" else None
-    rig = Rig(
-        keras3,
-        replicas=replicas,
-        accumulation=accumulation,
-        policy=policy,
-        scale=scale,
-        float8=True,
-        optimizer=sgd,
-    )
+    parts: dict[str, Any] = {"replicas": replicas, "accumulation": accumulation, "scale": scale}
+    rig = Rig(keras3, policy=policy, float8=True, optimizer=lambda keras: sgd(0.1), **parts)
     done = rig.loop.execute(rig.batches, 4)
-    plain = trained_by_keras(keras3, 4, policy=policy, float8=True, optimizer=sgd)
+    plain = trained_by_keras(keras3, 4, sgd(0.1), policy=policy, float8=True)
     assert (done.skipped_steps, done.finite_steps) == (0, 4)
     assert done.gradient_norm < 10
     for ours, theirs in zip(rig.model.trainable_variables, plain.trainable_variables, strict=True):
@@ -465,7 +449,7 @@ def assert_trains_as_in_keras(
     rig = Rig(keras, replicas=replicas, accumulation=accumulation, optimizer=optimizer)
     norm = rig.loop.execute(rig.batches, 4).gradient_norm
     keras.finalize(rig.optimizer, rig.model.trainable_variables)
-    plain = trained_by_keras(keras, 4, optimizer=optimizer)
+    plain = trained_by_keras(keras, 4, optimizer(keras))
     assert same(rig.weights(), plain.get_weights(), 1e-6)
     assert norm < 10, "not that of a multiplied loss"
 
@@ -510,14 +494,6 @@ def test_states_that_keras_does_not_track_are_found(keras: Keras) -> None:
         array.shape for array, earlier in zip(values(), before, strict=True) if not np.array_equal(array, earlier)
     ]
     assert sorted(changed) == [(), (4, 2)]
-
-
-@pytest.mark.parametrize("replicas", first_of(2, 1))
-def test_a_compiled_step_is_the_same_step(keras: Keras, replicas: int) -> None:
-    plain, compiled = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, jit=True)
-    plain.loop.execute(plain.batches, 3)
-    compiled.loop.execute(compiled.batches, 3)
-    assert same(plain.weights(), compiled.weights(), 1e-5)
 
 
 def test_metrics_are_reset_at_an_epoch(keras3: Keras) -> None:
@@ -613,11 +589,7 @@ def test_a_layer_of_another_type_trains_as_in_keras(keras: Keras) -> None:
     one, two = (Rig(keras, replicas=replicas, first=wide) for replicas in (1, 2))
     for rig in (one, two):
         rig.loop.execute(rig.batches, 2)
-    keras.set_seed(1)
-    plain = model(keras, first=wide)
-    loss = keras.module.losses.SparseCategoricalCrossentropy(from_logits=True)
-    plain.compile(keras.module.optimizers.SGD(0.1, momentum=0.9), loss)
-    plain.fit(*examples(2 * BATCH), batch_size=BATCH, shuffle=False, verbose=0)
-    expected = plain.get_weights()
+    optimizer = keras.module.optimizers.SGD(0.1, momentum=0.9)
+    expected = trained_by_keras(keras, 2, optimizer, first=wide).get_weights()
     assert same(one.weights(), expected, 1e-6)
     assert same(two.weights(), expected, 1e-5)
