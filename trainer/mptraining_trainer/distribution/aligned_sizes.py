@@ -20,8 +20,8 @@ def align(batch: Any, padding: Any) -> Any:
     """
     context = tf.distribute.get_replica_context()
     leaves, values = tf.nest.flatten(batch), tf.nest.flatten(padding)
-    sizes = ((number, axis, size) for number, leaf in enumerate(leaves) for axis, size in enumerate(leaf.shape))
-    dynamic = [(number, axis) for number, axis, size in sizes if size is None]
+    axes = [(number, axis, size) for number, leaf in enumerate(leaves) for axis, size in enumerate(leaf.shape)]
+    dynamic = [(number, axis) for number, axis, size in axes if size is None]
     if not dynamic:
         return batch
     own = tf.stack([tf.cast(tf.shape(leaves[number])[axis], tf.float32) for number, axis in dynamic])

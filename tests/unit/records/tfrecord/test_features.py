@@ -144,7 +144,7 @@ CASES = [
         [bytes(6)],
         "has 6 bytes; expected a multiple of 4 bytes for bfloat16 [None, 2]",
     ),
-    (Feature(name="t", dtype="int64", shape=(2,), decode="tensor"), [TENSOR], "int32 [3]; expected int64 [2]"),
+    (Feature(name="t", dtype="int64", shape=(2,), decode="tensor"), [TENSOR], "is a tensor int32 [3]; expected"),
     (Feature(name="t", dtype="int64", shape=(2,), decode="tensor"), [b"text"], "is no serialized tensor; expected"),
 ]
 

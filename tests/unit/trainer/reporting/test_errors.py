@@ -53,7 +53,7 @@ LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped
         (error(tf.errors.UnavailableError, "no such thing"), 1, "ProgramFailed", "UnavailableError: no such thing"),
         (error(tf.errors.ResourceExhaustedError, "OOM when allocating tensor"), 1, "ProgramFailed", "Lower training"),
         (MemoryError(), 1, "ProgramFailed", "MemoryError. Lower training.batchSize"),
-        (invalid("{{function_node Next}} Invalid PNG data"), 1, "InvalidData", "Invalid PNG data.*mptj records verify"),
+        (invalid("{{node __wrapped__IteratorGetNext}} Invalid PNG"), 1, "InvalidData", "PNG.*mptj records verify"),
         (invalid(GRAPH.format(f"{LABEL}  Values: 1")), 1, "InvalidData", f"^spec.data.label: {re.escape(LABEL)} Give"),
         (error(tf.errors.UnimplementedError, NO_KERNEL), 1, "InvalidProgram", "FooOp.*training.deterministic: Never"),
         (ValueError("odd"), 1, "ProgramFailed", "^ValueError: odd$"),
