@@ -45,8 +45,8 @@ class Replica:
             monotonic=time.monotonic,
         )
 
-    def _trial_changed(self, sweep_uid: str) -> None:
-        self.sweeps.trial_changed(sweep_uid)
+    def _trial_changed(self, namespace: str, sweep_uid: str) -> None:
+        self.sweeps.trial_changed(namespace, sweep_uid)
 
     def lines(self) -> set[str]:
         return set(generate_latest(self.registry).decode().splitlines())
