@@ -26,6 +26,7 @@ from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
+from mptraining_operator.watch import api_objects
 from mptraining_operator.watch import parse as parse_jobs
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.parse import StoredJob
@@ -112,7 +113,7 @@ class SweepApplier:
         if raw is None:
             self._sweeps.remove(key, sweep.uid, sweep.version)
             return None
-        stored = parse(msgspec.json.decode(msgspec.json.encode(raw), type=Sweep))
+        stored = parse(api_objects.convert(raw, Sweep))
         self._sweeps.put(stored)
         return stored if written else None
 

@@ -185,7 +185,7 @@ class Pod(msgspec.Struct, frozen=True):
     status: PodStatus = PodStatus()
 
 
-Kind = TypeVar("Kind", Job, Pod)
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 def convert(answer: dict[str, Any], kind: type[Kind]) -> Kind:
