@@ -100,6 +100,10 @@ _WATCH_SECONDS = 300
 _SILENT_WATCH_SECONDS = 90.0
 
 
+def _count_nothing(verb: str, resource: str, code: int) -> None:
+    """Count nothing, without metrics."""
+
+
 class Cluster:
     """Client of the API server. Thread-safe."""
 
@@ -107,7 +111,7 @@ class Cluster:
         self,
         api: Any,
         *,
-        count: Counter = lambda verb, resource, code: None,
+        count: Counter = _count_nothing,
         read_seconds: float = READ_SECONDS,
         server_time: ServerTime | None = None,
     ) -> None:
@@ -125,10 +129,17 @@ class Cluster:
         return client
 
     @classmethod
-    def connect(cls, *, connections: int, **options: Any) -> Cluster:
+    def connect(
+        cls,
+        *,
+        connections: int,
+        count: Counter = _count_nothing,
+        read_seconds: float = READ_SECONDS,
+        server_time: ServerTime | None = None,
+    ) -> Cluster:
         """Connect with the pod's service account, else with KUBECONFIG. Raises ApiProblem if there is neither.
 
-        `connections` is the size of the connection pool; `options` as of the class.
+        `connections` is the size of the connection pool.
         """
         from kubernetes import client, config
 
@@ -144,7 +155,7 @@ class Cluster:
         configuration.retries = False  # The work queue retries, with a new plan.
         api = client.ApiClient(configuration)
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
-        return cls(api, **options)
+        return cls(api, count=count, read_seconds=read_seconds, server_time=server_time)
 
     def serves(self, resource: Resource) -> bool:
         """Return whether API discovery lists the resource. Raises ApiProblem."""
