@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from aiohttp import web
 _LARGEST = 64 * 1024**2
 
 
-class AiohttpServer:
+class AiohttpServer(ABC):
     """A context manager; `port` is known when it has been entered."""
 
     def __init__(self, certificate: Path, key: Path) -> None:

@@ -8,26 +8,26 @@ with GkeServer(token) as gke:
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote
 
 from tests.testbed.google.server import service_account_key
+from tests.testbed.http_stub import Handler, HttpStub
 
 
-class GkeServer:
-    """A context manager. It issues one `token`; `asked` are the requested paths."""
+class GkeServer(HttpStub):
+    """Issues one `token`; `asked` are the requested paths. A context manager."""
 
     def __init__(self, token: str) -> None:
+        super().__init__(self._respond)
         self.token = token
         self.clusters: dict[str, dict[str, Any]] = {}
         self.refusal: tuple[int, str] | None = None
-        self.asked: list[str] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"gke": self}))
-        self.address = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    @property
+    def asked(self) -> list[str]:
+        return [unquote(request.path) for request in self.requests]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Write a key file; return the variables by which Google's library finds it and the client this server."""
@@ -39,48 +39,23 @@ class GkeServer:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{self.address}/",
         }
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._http.serve_forever, name="gke server", daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    gke: GkeServer
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.gke.asked.append(self.path)
-        self._answer(200, {"access_token": self.gke.token, "expires_in": 3600, "token_type": "Bearer"})
-
-    def do_GET(self) -> None:
-        path = unquote(self.path)
-        self.gke.asked.append(path)
-        name = path.removeprefix("/v1/")
-        if self.headers.get("Authorization") != f"Bearer {self.gke.token}":
-            self._refuse(401, "Request had invalid authentication credentials.")
-        elif self.gke.refusal:
-            self._refuse(*self.gke.refusal)
-        elif name not in self.gke.clusters:
-            self._refuse(404, f"Not found: {name}.")
+    def _respond(self, number: int, handler: Handler) -> None:
+        name = unquote(self.requests[number].path).removeprefix("/v1/")
+        if handler.command == "POST":
+            _answer(handler, 200, {"access_token": self.token, "expires_in": 3600, "token_type": "Bearer"})
+        elif handler.headers.get("Authorization") != f"Bearer {self.token}":
+            _refuse(handler, 401, "Request had invalid authentication credentials.")
+        elif self.refusal:
+            _refuse(handler, *self.refusal)
+        elif name not in self.clusters:
+            _refuse(handler, 404, f"Not found: {name}.")
         else:
-            self._answer(200, self.gke.clusters[name])
+            _answer(handler, 200, self.clusters[name])
 
-    def _refuse(self, code: int, message: str) -> None:
-        self._answer(code, {"error": {"code": code, "message": message}})
 
-    def _answer(self, code: int, document: dict[str, Any]) -> None:
-        data = json.dumps(document).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+def _refuse(handler: Handler, code: int, message: str) -> None:
+    _answer(handler, code, {"error": {"code": code, "message": message}})
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Log nothing."""
+
+def _answer(handler: Handler, code: int, document: dict[str, Any]) -> None:
+    handler.answer(code, json.dumps(document).encode(), {"Content-Type": "application/json"})
