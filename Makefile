@@ -40,9 +40,10 @@ demo: $(INSTALLED) ## the main job on real data: digits in float32 and bfloat16,
 	@$(BIN)/python examples/demo/run.py
 
 # $(call side_by_side,STAGE STAGE): run targets at the same time, each line with the name of its stage; fail if one fails.
+# In a subshell, since `wait` returns the status of the last command of a pipeline that ended before, which is sed's.
 define side_by_side
 @pids=; for stage in $(1); do \
-  { began=$$SECONDS; $(MAKE) --no-print-directory $$stage 2>&1; echo "passed in $$((SECONDS - began)) s"; } | sed -u "s/^/$$stage | /" & \
+  ( { began=$$SECONDS; $(MAKE) --no-print-directory $$stage 2>&1; echo "passed in $$((SECONDS - began)) s"; } | sed -u "s/^/$$stage | /" ) & \
   pids+=" $$!"; done; failed=0; for pid in $$pids; do wait $$pid || failed=1; done; exit $$failed
 endef
 # Tests of servers and processes get a second try on a busy machine; the first failure is shown all the same.
