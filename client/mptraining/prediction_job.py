@@ -75,7 +75,7 @@ def stored_prediction(folder: str) -> ResolvedJob | None:
 
 
 def _stored_job(folder: str) -> ResolvedJob | None:
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     uri = storage.join(folder, run_folder.JOB)
     try:

@@ -11,7 +11,7 @@ from mptraining_api import events, run_folder
 from mptraining_api.events import Finished
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 _LOG_FILE = re.compile(r"(\d+)-(.+)-(\d+)-(\d+)\.log")
 FOLLOW_SECONDS = 1.0

@@ -320,7 +320,7 @@ def load_run(folder: str) -> Run:
     An unfinished or damaged run is read as far as possible. Raises InvalidData if the folder contains no run,
     StorageUnavailable if the bucket does not answer.
     """
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     names = [each.uri for each in storage.list_objects(storage.join(folder, run_folder.EVENTS))]
     gaps: list[str] = []
@@ -344,7 +344,7 @@ def load_run(folder: str) -> Run:
 
 def _stored(folder: str, name: str, read: Callable[[bytes], T], gaps: list[str]) -> T | None:
     """Read a file of the folder; return None if it is missing, or if it is invalid, which is added to `gaps`."""
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     uri = storage.join(folder, name)
     if not storage.exists(uri):

@@ -14,7 +14,13 @@ from hack.parity.comparison.compare import reason
 from hack.parity.programs.program import Program
 
 # The sources on which a result depends besides the program.
-_SOURCES = ("api/mptraining_api", "trainer/mptraining_records", "trainer/mptraining_trainer", "hack/parity")
+_SOURCES = (
+    "api/mptraining_api",
+    "trainer/mptraining_storage",
+    "trainer/mptraining_records",
+    "trainer/mptraining_trainer",
+    "hack/parity",
+)
 
 
 def sources_digest(root: Path) -> str:

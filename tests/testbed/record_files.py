@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
+from mptraining_storage import storage
 
 
 @pytest.fixture(params=["disk", "bucket"])

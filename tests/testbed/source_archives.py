@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from tests.jobs import resolved_job
 
 CODE = {"flowers/__init__.py": b"", "flowers/model.py": b"def build(): ...\n", "train.py": b"print('hello')\n"}

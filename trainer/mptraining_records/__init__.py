@@ -1,5 +1,5 @@
 """TFRecord data sets on local disks and Google Cloud Storage, without TensorFlow.
 
-`storage` reads and writes files and objects; `tfrecord` encodes and parses records; `index` locates every record;
-`reading` delivers records in training order; `convert` writes data sets.
+`tfrecord` encodes and parses records; `index` locates every record; `reading` delivers records in training order;
+`convert` writes data sets.
 """

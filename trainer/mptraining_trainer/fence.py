@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidData, ResumeRefused, Superseded
-from mptraining_records.storage import preconditions, storage
+from mptraining_storage import preconditions, storage
 
 FENCE = "fence.json"
 

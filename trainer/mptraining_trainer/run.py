@@ -14,9 +14,9 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import gcs_clients, storage
-from mptraining_records.storage.retry import without_retries
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage import gcs_clients, storage
+from mptraining_storage.outbox import Outbox
+from mptraining_storage.retry import without_retries
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.export import model_server

@@ -26,7 +26,7 @@ from mptraining_api.problems import InvalidData, ResumeRefused
 from mptraining_api.resolve.batch_size import scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_records.reading.order import Position
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint, load_newest
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.checkpoints.provenance import origin

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.reporting.scalar_writer import ScalarWriter

@@ -19,7 +19,7 @@ from mptraining.board.series import groups
 from mptraining.board.sources import JobSource, Source
 from mptraining.board.sweep_answers import ShownSweep
 from mptraining_api.problems import Problem
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import JOBS, PODS, Raw
 from mptraining_api.problems import Problem
 from mptraining_api.status import JOB_UID, parse_time
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 JOBS_SECONDS = 3.0
 # The list has every trial of every sweep: up to 1 MB for each.

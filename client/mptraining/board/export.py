@@ -19,7 +19,7 @@ from mptraining.board.series import whole_series
 from mptraining.board.server import FOLDER, page, version
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import local
+from mptraining_storage import local
 
 # Points of a curve, two for each of these pixels, and bytes of the end of each log.
 PIXELS, LOG_BYTES = 600, 16 << 10

@@ -11,7 +11,7 @@ from typing import Protocol
 from mptraining.sweeps.folder import SWEEP
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 # A tree is searched for run folders no deeper than this, and no further than so many folders.
 DEPTH, FOLDERS = 8, 20_000

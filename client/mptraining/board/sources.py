@@ -12,7 +12,7 @@ from mptraining.board.rows import JobFacts
 from mptraining.board.run_reader import RunReader
 from mptraining.board.sweep_answers import ShownSweep, read_sweep
 from mptraining_api.problems import InvalidData, Problem
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 LOCAL_SECONDS = 0.5
 BUCKET_SECONDS = 5.0

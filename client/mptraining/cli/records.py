@@ -261,7 +261,7 @@ class _Meter:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        from mptraining_records.storage import gcs_clients
+        from mptraining_storage import gcs_clients
 
         console = Console(stderr=True)
         if console.is_terminal:
@@ -274,7 +274,7 @@ class _Meter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        from mptraining_records.storage import gcs_clients
+        from mptraining_storage import gcs_clients
 
         gcs_clients.endpoint().on_retry = None
         self._shown.__exit__(None, None, None)

@@ -182,7 +182,7 @@ def apply(
     from mptraining.job_file.check import check_job_file
     from mptraining.sweeps import best_job
     from mptraining_api.validation.mistakes import InvalidJobFile
-    from mptraining_records.storage import local
+    from mptraining_storage import local
 
     found = find_sweep(sweep, where)
     document = best_job.trial_job(found, trial)

@@ -136,7 +136,7 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
     from mptraining.local.run import resolve_for_machine, run_local, this_machine
     from mptraining.prediction_job import stored_prediction
     from mptraining_api import run_folder
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     folder = document["spec"]["output"]["uri"]
     path = Path.cwd() / "predict"

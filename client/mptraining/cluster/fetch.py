@@ -30,7 +30,7 @@ from mptraining_api.kubernetes_api import BATCH_JOBS
 from mptraining_api.launch import FETCHED_COMMAND
 from mptraining_api.problems import InvalidData
 from mptraining_api.status import TRAINER_CONTAINER
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 _PAUSE_SECONDS = 1.0
 

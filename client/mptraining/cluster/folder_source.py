@@ -24,8 +24,8 @@ from mptraining.cluster.errors import ClusterProblem, Unreachable
 from mptraining_api.launch import FILES_COMMAND, SEND_COMMAND
 from mptraining_api.problems import InvalidData
 from mptraining_api.status import TRAINER_CONTAINER
-from mptraining_records.storage import storage
-from mptraining_records.storage.local import translate_errors
+from mptraining_storage import storage
+from mptraining_storage.local import translate_errors
 
 _THREADS = 8
 # Bytes; between two updates of the progress bar.

@@ -262,7 +262,7 @@ class Job(dict[str, str | None]):
         Otherwise it is read from the pods' logs, and what they do not have from the job's status.
         """
         from mptraining.runs import Run, history, load_run
-        from mptraining_records.storage import storage
+        from mptraining_storage import storage
 
         folder = self.run_folder
         if folder is not None and (storage.is_remote(folder) or Path(folder, run_folder.JOB).exists()):

@@ -177,7 +177,7 @@ def _set_owner(server: ApiServer, config_map: Raw, job: Raw) -> None:
 
 
 def _publish_archive(body: Raw, package: Package, archives: str | None) -> None:
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     output = (body["spec"].get("output") or {}).get("uri") or ""
     folder = archives or (storage.join(output, "source") if output.startswith("gs://") else None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mptraining_api import events, run_folder
 from mptraining_api.events import Event
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 
 
 class ChiefEvents:

@@ -21,7 +21,7 @@ from mptraining_api.outputs.tracking import State, States, parameters, run_key, 
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import TRACKING
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 POLL_SECONDS = 2.0
 # Between two tries of a server that does not answer.

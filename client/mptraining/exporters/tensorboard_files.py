@@ -5,8 +5,8 @@ from __future__ import annotations
 from mptraining.exporters.chief_events import ChiefEvents
 from mptraining_api.outputs.scalars import ScalarSeries, surviving
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.event_file import RUNS, EventFiles
+from mptraining_storage import storage
 
 
 def export_tensorboard(folder: str, to: str) -> int:

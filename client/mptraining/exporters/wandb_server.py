@@ -12,7 +12,7 @@ from mptraining.exporters.export import Description, Status
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.outputs.tracking import State
 from mptraining_api.problems import InvalidSpec
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 _EXIT_CODE = {"running": 0, "succeeded": 0, "failed": 1, "stopped": 255}
 

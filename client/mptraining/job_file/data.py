@@ -68,8 +68,8 @@ def names_classes(pattern: str, folder: Path) -> bool:
 
 def zero_steps(job: ResolvedJob, folder: Path) -> list[Problem]:
     """Return the mistake of a batch size that the local records cannot fill once, if their manifests count them."""
-    from mptraining_records.storage import storage
     from mptraining_records.tfrecord import manifest
+    from mptraining_storage import storage
 
     data, training = job.data, job.training
     if data is None or training is None or job.global_batch_size is None or data.remainder != "Drop":
@@ -99,7 +99,7 @@ def zero_steps(job: ResolvedJob, folder: Path) -> list[Problem]:
 
 def _look_at(pattern: str, where: str, folder: Path, here: bool, found: DataFindings) -> str | None:
     """Return the absolute pattern if files match it; otherwise record why not."""
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     scheme = pattern.partition("://")[0] if "://" in pattern else "file"
     if scheme not in ("gs", "file"):
@@ -137,7 +137,7 @@ def _nothing(pattern: str, problem: Problem, where: str) -> InvalidSpec:
 
 
 def _look_into_bucket(pattern: str, where: str, found: DataFindings) -> str | None:
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     if not _has_credentials(os.environ):
         return None

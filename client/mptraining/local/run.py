@@ -56,7 +56,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import format_time
 
 if TYPE_CHECKING:
-    from mptraining_records.writers.bounded_log import LogWriter
+    from mptraining_storage.bounded_log import LogWriter
 
 # CUDA's own variable.
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -306,7 +306,7 @@ def resolve_for_machine(
 
 def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Display) -> list[LogWriter]:
     """Return the writer of each worker's output into the run folder."""
-    from mptraining_records.writers.bounded_log import LogWriter
+    from mptraining_storage.bounded_log import LogWriter
 
     assert job.output is not None
 
@@ -324,7 +324,7 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
 
     Raises ResumeRefused if the folder belongs to another job.
     """
-    from mptraining_records.storage import storage
+    from mptraining_storage import storage
 
     assert job.output is not None
     latest = latest_attempt([each.uri for each in storage.list_objects(storage.join(job.output, run_folder.EVENTS))])

@@ -25,7 +25,7 @@ from mptraining_api.model import AnyNumber, Model
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
-from mptraining_records.storage import local
+from mptraining_storage import local
 
 SWEEP = "sweep.json"
 _JOBS = "jobs"

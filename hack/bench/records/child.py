@@ -58,7 +58,7 @@ def read_once(task: Task) -> Measured:
         import google.cloud.storage  # noqa: F401
         import obstore.store  # noqa: F401
 
-        import mptraining_records.storage.http_session  # noqa: F401
+        import mptraining_storage.http_session  # noqa: F401
     gc.collect()
     before = _memory("VmRSS")
     # 5 sets the peak to the current resident memory, see proc(5).

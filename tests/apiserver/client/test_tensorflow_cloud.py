@@ -17,7 +17,7 @@ import mptraining.tensorflow_cloud as tfc
 from mptraining.packaging.package import CONFIG_MAP_BYTES
 from mptraining_api.kubernetes_api import JOBS
 from mptraining_api.problems import InvalidProgram
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from tests.testbed import ControlPlane
 
 

@@ -43,7 +43,7 @@ DIRECT = f"principal://{POOLS}/{PROJECT}.svc.id.goog/subject/ns/team-a/sa"
 ASK = """
 import json, os, pathlib, sys
 from mptraining_api.problems import Problem
-from mptraining_records.storage import gcs_clients, ranges, storage
+from mptraining_storage import gcs_clients, ranges, storage
 
 def said(ask):
     try:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from tests.testbed.credentials import ServerKeys, create_server_keys
 from tests.testbed.http_stub import Handler, HttpStub
 
 # A process reads certificates at its first request; so each client has a separate process.
 ASK = """
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 print(storage.read_range("gs://bucket/object", 0, 4), storage.stat("gs://bucket/object").version)
 """
 

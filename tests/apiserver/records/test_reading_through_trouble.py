@@ -17,9 +17,9 @@ from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import gcs_clients, ranges, storage
-from mptraining_records.storage.ranges import RANGE, STREAMS, Traffic, fetch
 from mptraining_records.tfrecord import framing
+from mptraining_storage import gcs_clients, ranges, storage
+from mptraining_storage.ranges import RANGE, STREAMS, Traffic, fetch
 from tests.testbed.gcs.faults import Cut, Drop, Fault, Flip, Refuse, Rule, Shape, Stall, WholeObject, WrongRange
 from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.gcs.proxy import StorageProxy

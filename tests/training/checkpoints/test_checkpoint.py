@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Diverged, ResumeRefused, StorageFull, StorageUnavailable, Superseded
-from mptraining_records.storage import storage, transfers
+from mptraining_storage import storage, transfers
 from mptraining_trainer import fence
 from mptraining_trainer.checkpoints import files
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, load_newest

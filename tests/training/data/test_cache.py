@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 
 from mptraining_records.index import dataset_index
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.example import encode
+from mptraining_storage import storage
 from mptraining_trainer.data import cache as data_cache
 from mptraining_trainer.data.dataset import open_data
 from mptraining_trainer.data.pipeline import Split

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidSpec, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications

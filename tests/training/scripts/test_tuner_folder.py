@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.scripts.tuner_folder import STEPS_FILE, TunerFolder, write_json
 
 

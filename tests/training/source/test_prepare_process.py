@@ -12,7 +12,7 @@ import pytest
 
 from mptraining_api import events, launch
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from tests.testbed.source_archives import CODE, archived, resolved, tgz
 
 

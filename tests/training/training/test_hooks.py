@@ -18,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 
 from mptraining_api import outcomes
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer import train as training
 from mptraining_trainer.training import policy_trials
 from tests.testbed.keras_generations import GENERATIONS

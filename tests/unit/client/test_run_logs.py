@@ -13,7 +13,7 @@ from mptraining.run_logs import follow_lines, log_lines
 from mptraining_api.events import Finished
 from mptraining_api.problems import InvalidData
 from mptraining_api.run_folder import events_file, log_file
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from tests.testbed.board_runs import write_run
 
 UUID = "0f9a9b7c-1234-4321-8000-0123456789ab"

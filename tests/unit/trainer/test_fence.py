@@ -8,8 +8,8 @@ import pytest
 
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Problem, ResumeRefused, Superseded
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 from mptraining_trainer import fence
 
 

@@ -20,9 +20,9 @@ from mptraining_records.convert.request import LabelAs, Missing, Request
 from mptraining_records.convert.shards import ShardOutput, ShardWriter
 from mptraining_records.convert.split import LabelCollector, choose_validation, summarize, why_not_stratified
 from mptraining_records.reading.order import Int64s
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.manifest import File, Manifest
+from mptraining_storage import storage
 
 SHARD_BYTES = 128 << 20
 VALIDATION = "validation"

@@ -12,8 +12,8 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.convert import images, labelled_images, text
 from mptraining_records.convert.files import FileRows
 from mptraining_records.convert.request import Request
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.features import LABELS, Feature
+from mptraining_storage import storage
 
 _TEXT_SUFFIX = ".txt"
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing", "eval", "evaluation"))

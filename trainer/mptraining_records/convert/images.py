@@ -11,9 +11,9 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.files import Content
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import features
 from mptraining_records.tfrecord.features import Decode
+from mptraining_storage import storage
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,8 +15,8 @@ from mptraining_records.convert import images, tables
 from mptraining_records.convert.files import FileRows
 from mptraining_records.convert.request import Request, check_column
 from mptraining_records.convert.tables import Table
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.features import LABELS, choose_label
+from mptraining_storage import storage
 
 _FIRST_ROWS = 100
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import shard_index, sidecar
-from mptraining_records.storage import local, storage
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.manifest import File
+from mptraining_storage import local, storage
+from mptraining_storage.preconditions import StoredObject
 
 
 @dataclass

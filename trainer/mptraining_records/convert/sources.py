@@ -16,9 +16,9 @@ from mptraining_records.convert.request import Request
 from mptraining_records.convert.tables import Table
 from mptraining_records.convert.text import Lines
 from mptraining_records.reading.order import Int64s
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.example import Encodable
 from mptraining_records.tfrecord.features import Feature
+from mptraining_storage import storage
 
 _KINDS = "a folder of images, of .txt files or of TensorFlow Datasets, .csv, .parquet, .npz or .txt"
 _TABLES = (".csv", ".parquet")

@@ -9,9 +9,9 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.convert.files import Content
 from mptraining_records.convert.request import Request
 from mptraining_records.reading.order import Int64s
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.example import Encodable
 from mptraining_records.tfrecord.features import Feature
+from mptraining_storage import storage
 
 TEXT = "text"
 

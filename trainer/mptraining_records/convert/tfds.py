@@ -14,10 +14,10 @@ from mptraining_records.convert.request import Request, check_column
 from mptraining_records.index import dataset_index
 from mptraining_records.reading.order import Int64s
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example, record_check
 from mptraining_records.tfrecord.example import Encodable
 from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_label
+from mptraining_storage import storage
 
 FEATURES = "features.json"
 _CHUNK = 256

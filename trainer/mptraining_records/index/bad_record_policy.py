@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Literal
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import storage
 
 
 class BadRecords:

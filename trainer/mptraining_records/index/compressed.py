@@ -18,11 +18,11 @@ from typing import BinaryIO
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import scanner
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import local, storage
-from mptraining_records.storage.preconditions import StoredObject
-from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import local, storage
+from mptraining_storage.preconditions import StoredObject
+from mptraining_storage.ranges import Traffic, windows
 
 _READ = 1 << 18
 _WRITE = 4 << 20

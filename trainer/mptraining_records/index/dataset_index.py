@@ -16,11 +16,11 @@ from mptraining_records.index import compressed, remote_scan, scanner, sidecar
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s, ShardIndex
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
-from mptraining_records.storage.ranges import Traffic
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import OVERHEAD, BadRecord
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
+from mptraining_storage.ranges import Traffic
 
 _THREADS = 16
 

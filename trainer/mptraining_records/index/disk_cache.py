@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from mptraining_records.index.read_plan import RangeRead
 from mptraining_records.index.shard_index import Int64s
-from mptraining_records.storage import local
 from mptraining_records.tfrecord.framing import FOOTER
+from mptraining_storage import local
 
 if TYPE_CHECKING:
     from mptraining_records.index.dataset_index import DatasetIndex

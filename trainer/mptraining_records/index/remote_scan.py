@@ -12,10 +12,10 @@ from mptraining_records.index import compressed, sidecar
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
-from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.tfrecord import framing
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
+from mptraining_storage.ranges import Traffic, windows
 
 # Parallel requests for the first bytes of objects.
 _HEAD_REQUESTS = 16

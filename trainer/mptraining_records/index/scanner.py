@@ -12,11 +12,11 @@ import numpy as np
 
 from mptraining_records.index import shard_index
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
-from mptraining_records.storage.ranges import Traffic, windows
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import FOOTER, HEADER, OVERHEAD, BadRecord
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
+from mptraining_storage.ranges import Traffic, windows
 
 # A local file is mapped in pieces of this size.
 _MAPPED = 4 << 20

@@ -8,9 +8,9 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage.preconditions import StoredObject
 
 Int64s = NDArray[np.int64]
 

@@ -18,10 +18,10 @@ import numpy as np
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import shard_index
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import ranges, storage
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import ranges, storage
+from mptraining_storage.preconditions import StoredObject
 
 _MAGIC = b"MPTX2\n"
 _THREADS = 16

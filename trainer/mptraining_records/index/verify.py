@@ -10,11 +10,11 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.index import compressed, dataset_index, scanner
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import features, framing, manifest, record_check
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 
 # The number of records from which a job infers features, too.
 _FIRST_RECORDS = 16

@@ -31,10 +31,10 @@ from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import Limits, RangeRead, range_reads
 from mptraining_records.index.shard_index import Int64s, ShardIndex
-from mptraining_records.storage import preconditions, storage
-from mptraining_records.storage.ranges import MOST_STREAMS, RANGE, Figures, Traffic, fetch
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import preconditions, storage
+from mptraining_storage.ranges import MOST_STREAMS, RANGE, Figures, Traffic, fetch
 
 # Local reads are limited by the checksums, which more threads than processors would only slow down.
 _LOCAL_THREADS = 2

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from mptraining_api.outputs.scalars import TRAIN, VALIDATION, Restart, Scalar
-from mptraining_records.storage import local, storage
 from mptraining_records.tfrecord import framing
+from mptraining_storage import local, storage
 
 # A file is replaced whole in a bucket while it grows.
 PART_BYTES = 1 << 20

@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.features import Feature
+from mptraining_storage import storage
 
 SUFFIX = "manifest.json"
 # Above this correlation of neighbouring labels records look sorted; a random order of 100 records stays below 0.4.

@@ -26,8 +26,8 @@ import tensorflow as tf
 
 from mptraining_api.events import Saved
 from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
-from mptraining_records.storage import preconditions, storage, transfers
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage import preconditions, storage, transfers
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.checkpoints.files import delete_unfinished, read, scratch_folder, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
 from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints, step_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from mptraining_api import run_folder
 from mptraining_api.problems import ResumeRefused
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer import fence
 from mptraining_trainer.checkpoints.state import checkpoints
 from mptraining_trainer.worker import Worker

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from mptraining_api.model import Model
-from mptraining_records.storage import local, storage
+from mptraining_storage import local, storage
 
 # One stream to a bucket does not use the network's bandwidth, so larger files are split and uploaded in parallel.
 PART_BYTES = 128 << 20

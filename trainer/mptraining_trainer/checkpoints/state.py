@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 from mptraining_api.events import ExcludedRecord, Recovery, Trial
 from mptraining_api.model import AnyNumber, Model
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.checkpoints.files import FileState
 from mptraining_trainer.checkpoints.provenance import Origin
 from mptraining_trainer.numerics.recovery import PrecisionState, safer_policy

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.prefetch import RecordStream
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 from mptraining_trainer.data.decode import bytes_per_example
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import Split, options, raise_reading_problems

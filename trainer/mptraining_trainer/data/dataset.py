@@ -16,12 +16,12 @@ from mptraining_records.index import bad_record_policy, dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import features, manifest, record_check, sorted_labels
 from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_records.tfrecord.manifest import Manifest
 from mptraining_records.tfrecord.record_check import Fault
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 from mptraining_trainer.data import schema
 from mptraining_trainer.data.batching import SINGLE_WORKER, Share
 from mptraining_trainer.data.cache import disk_cache, with_cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mptraining_records.storage.ranges import Figures, Traffic
+from mptraining_storage.ranges import Figures, Traffic
 
 # In percent; a smaller share of a step needs no action.
 REPORTED_PERCENT = 10.0

@@ -35,7 +35,7 @@ from mptraining_api import run_folder
 from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage, transfers
+from mptraining_storage import storage, transfers
 from mptraining_trainer.data.schema import Columns, ExampleSpec, to_features
 from mptraining_trainer.export import float32_model, reference
 from mptraining_trainer.export.float32_model import own_objects, policy_of

@@ -20,7 +20,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidSpec, Problem, StorageUnavailable, nearest
 from mptraining_api.programs.fields import Application
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.keras_backend import Keras
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 ABOUT = "model.json"
 Generation = Literal["Keras3", "Legacy"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 # Many parts share the work evenly among workers; a long part is a file of a reasonable size.
 _PARTS = 64

@@ -19,8 +19,8 @@ from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, InvalidSpec, Preempted
 from mptraining_api.programs.fields import Prediction
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import example as records
+from mptraining_storage import storage
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
 from mptraining_trainer.data.batching import Share

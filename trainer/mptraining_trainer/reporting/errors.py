@@ -14,8 +14,8 @@ from mptraining_api.events import Notice
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec, PeerLost, Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import gcs_clients
-from mptraining_records.storage.gcs import SCHEME
+from mptraining_storage import gcs_clients
+from mptraining_storage.gcs import SCHEME
 from mptraining_trainer.reporting.error_text import (
     INDEX,
     describe_error,

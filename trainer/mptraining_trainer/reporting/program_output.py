@@ -14,8 +14,8 @@ from functools import partial
 
 from mptraining_api.launch import OUTPUT_KEPT, WorkerIdentity
 from mptraining_api.run_folder import log_file
-from mptraining_records.writers.bounded_log import LogWriter
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage.bounded_log import LogWriter
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import as_whole_lines
 

@@ -12,9 +12,9 @@ from mptraining_api import run_folder
 from mptraining_api.events import Event, Progress
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outputs.scalars import ScalarSeries
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.event_file import EventFiles
-from mptraining_records.writers.outbox import CLOSE_SECONDS, Outbox
+from mptraining_storage import storage
+from mptraining_storage.outbox import CLOSE_SECONDS, Outbox
 
 # Below tensorboard/, where the program's own callback writes to train/ and validation/.
 _BESIDE_CALLBACK = "job"

@@ -22,8 +22,8 @@ from mptraining_api import events
 from mptraining_api.events import Event, Finished, Notice
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.run_folder import events_file
-from mptraining_records.storage import storage
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage import storage
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.reporting.secrets import SecretValues
 
 # Longest line without a newline, in characters, that is buffered for a thread.

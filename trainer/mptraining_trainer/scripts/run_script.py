@@ -14,7 +14,7 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState, checkpoints, step_of
 from mptraining_trainer.distribution.coordination import exit_barrier

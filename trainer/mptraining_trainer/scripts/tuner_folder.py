@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mptraining_api import run_folder
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 
 # The training steps of the trials so far.
 STEPS_FILE = "steps.json"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from mptraining_api.problems import InvalidData, InvalidSpec
-from mptraining_records.storage import local
+from mptraining_storage import local
 
 # Larger than any program, smaller than a node's disk. Larger content is data and belongs in a bucket or a volume.
 MOST_ARCHIVE_BYTES = 512 << 20

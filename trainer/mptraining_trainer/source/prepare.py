@@ -15,7 +15,7 @@ from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOL
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import CONFIG_MAP_ARCHIVE, Archive, ConfigMapSource
-from mptraining_records.storage import local, storage
+from mptraining_storage import local, storage
 from mptraining_trainer.source import requirements
 from mptraining_trainer.source.archive import MOST_ARCHIVE_BYTES, unpack
 from mptraining_trainer.source.requirements import install

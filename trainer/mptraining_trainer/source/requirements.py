@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
-from mptraining_records.storage import local
+from mptraining_storage import local
 from mptraining_trainer.reporting.secrets import SecretValues
 
 # The cache folder. Users set it in podTemplate.env and mount a volume there.

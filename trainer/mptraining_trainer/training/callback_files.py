@@ -21,8 +21,8 @@ from typing import Any
 
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidProgram, Problem, StorageUnavailable, Superseded
-from mptraining_records.storage import storage
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage import storage
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.model import supported_callbacks
 
 _ATTRIBUTES = {"CSVLogger": "filename", "ModelCheckpoint": "filepath", "TensorBoard": "log_dir"}

@@ -23,7 +23,7 @@ import tensorflow as tf
 from mptraining_api import run_folder
 from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ProfileSteps, ResolvedJob
-from mptraining_records.storage import storage, transfers
+from mptraining_storage import storage, transfers
 from mptraining_trainer.worker import Worker
 
 # TensorFlow writes <folder>/plugins/profile/<time>/<host>.xplane.pb, beside files that only name the folder.

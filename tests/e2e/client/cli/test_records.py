@@ -14,8 +14,8 @@ from mptraining.cli import records
 from mptraining.cli.main import app
 from mptraining.cli.records import parse_size
 from mptraining_api.problems import InvalidSpec
-from mptraining_records.storage import gcs_clients, storage
 from mptraining_records.tfrecord import framing
+from mptraining_storage import gcs_clients, storage
 from tests.testbed.mptj import mptj
 
 Environment = Callable[..., dict[str, str]]

@@ -15,7 +15,7 @@ from mptraining.board.sources import folder_source
 from mptraining.comparison import compare
 from mptraining_api.events import Event, Finished, Notice, Recovered, Saved
 from mptraining_api.run_folder import events_file
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from tests.testbed.served_board import served
 from tests.testbed.sweep_folders import RATE, write_sweep
 

@@ -16,7 +16,7 @@ from mptraining.cluster.api import CommandFailed
 from mptraining.cluster.errors import ClusterProblem, Unreachable
 from mptraining.cluster.folder_source import FetchedFolder, PodFolder, RemoteFile, StoredFolder
 from mptraining_api.problems import InvalidData, Problem
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.export import folder_stream
 
 # The functions that ask it are replaced.

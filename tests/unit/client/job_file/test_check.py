@@ -17,9 +17,9 @@ from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.validation.mistakes import InvalidJobFile
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
+from mptraining_storage import storage
 
 JobFile = Callable[..., Path]
 

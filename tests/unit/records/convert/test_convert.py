@@ -17,10 +17,10 @@ from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards
 from mptraining_records.convert.convert import convert
 from mptraining_records.index import scanner, sidecar
-from mptraining_records.storage import storage
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
+from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 from tests.unit.records.convert.pictures import picture, records
 
 

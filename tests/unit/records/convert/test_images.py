@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from mptraining.cli.main import app
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_storage import storage
 from tests.unit.records.convert.pictures import picture, records
 
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
+from mptraining_storage import storage
 from tests.unit.records.convert.pictures import picture, records
 
 

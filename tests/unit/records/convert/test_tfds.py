@@ -22,8 +22,8 @@ from PIL import Image
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.features import Feature
+from mptraining_storage import storage
 from tests.unit.records.convert.pictures import records
 
 PETS = Path(__file__).parent / "tfds_pets"

@@ -8,8 +8,8 @@ import pytest
 from mptraining_api.problems import InvalidData
 from mptraining_records.index import bad_record_policy
 from mptraining_records.index.bad_record_policy import BadRecords
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.framing import BAD_PAYLOAD, BadRecord
+from mptraining_storage import storage
 
 
 def _bad(number: int, uri: str = "a.tfrecord") -> BadRecord:

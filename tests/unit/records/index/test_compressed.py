@@ -15,8 +15,8 @@ from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import compressed, dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
+from mptraining_storage import storage
 
 RECORDS = [bytes([number]) * (number * 37 % 400) for number in range(250)]
 CONTENT = b"".join(map(framing.encode, RECORDS))

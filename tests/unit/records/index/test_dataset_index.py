@@ -20,9 +20,9 @@ from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import ranges, storage
-from mptraining_records.storage.ranges import Traffic
 from mptraining_records.tfrecord import framing
+from mptraining_storage import ranges, storage
+from mptraining_storage.ranges import Traffic
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 

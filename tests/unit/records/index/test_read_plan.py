@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mptraining_records.index import shard_index
 from mptraining_records.index.read_plan import Limits, range_reads, split_by_bytes
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage.preconditions import StoredObject
 
 LIMITS = Limits(gap=30, range=100)
 

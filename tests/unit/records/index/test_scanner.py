@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mptraining_api.problems import InvalidData
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage.preconditions import StoredObject
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage.preconditions import StoredObject
 
 
 def _walked(content: bytes, cuts: Iterable[int] = (), *, check_payloads: bool = False) -> FrameWalk:

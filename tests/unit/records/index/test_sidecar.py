@@ -11,9 +11,9 @@ import pytest
 
 from mptraining_records.index import dataset_index, scanner, shard_index, sidecar
 from mptraining_records.index.shard_index import ShardIndex
-from mptraining_records.storage import storage
-from mptraining_records.storage.ranges import Traffic
 from mptraining_records.tfrecord import framing
+from mptraining_storage import storage
+from mptraining_storage.ranges import Traffic
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 

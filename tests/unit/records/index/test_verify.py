@@ -11,11 +11,11 @@ from PIL import Image
 
 from mptraining_records.convert.convert import convert
 from mptraining_records.index.verify import verify
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing, manifest
 from mptraining_records.tfrecord.example import Encodable, encode
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import storage
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 FRAME = 16 + len(b"record")

@@ -22,8 +22,8 @@ from mptraining_records.reading.lookahead import NO_RANGE, Chosen, Lookahead
 from mptraining_records.reading.order import Order, Together
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import Load, RecordReader
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
+from mptraining_storage import storage
 
 RECORDS = [bytes([number % 251]) * (7 + number * 13 % 400) for number in range(300)]
 

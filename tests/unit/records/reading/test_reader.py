@@ -11,9 +11,9 @@ from mptraining_records.index import dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
+from mptraining_storage import storage
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 RECORDS = [f"record {number}".encode() * (number % 5) for number in range(60)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.outputs.scalars import Restart, Scalar
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord.event_file import EventFiles
+from mptraining_storage import storage
 
 
 def scalar(step: int, value: float, tag: str = "loss", run: str = "train") -> Scalar:

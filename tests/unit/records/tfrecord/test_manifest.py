@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import storage
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import File, Manifest
+from mptraining_storage import storage
 
 FEATURES = (Feature(name="label", dtype="int64"), Feature(name="x", dtype="float32", shape=(3, None)))
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidData, Superseded
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.model.output_losses import OutputLoss
 from mptraining_trainer.prediction import output_columns, parts
 from mptraining_trainer.prediction.parts import PartFiles

@@ -17,7 +17,7 @@ from mptraining_api import events, outcomes
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Diverged, InvalidData, Problem, StorageUnavailable
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_records.storage import gcs_clients, storage
+from mptraining_storage import gcs_clients, storage
 from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
 from mptraining_trainer.reporting.telemetry import Telemetry
 from tests.jobs import resolved_job

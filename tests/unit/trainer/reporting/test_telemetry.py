@@ -12,7 +12,7 @@ import pytest
 
 from mptraining_api import events
 from mptraining_api.launch import WorkerIdentity
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.reporting.telemetry import Telemetry, WholeLines, as_whole_lines, peak_memory_bytes
 from tests.fakes import Clock
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mptraining_api import launch
 from mptraining_api.problems import InvalidData, InvalidSpec
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.source import archive as module
 from mptraining_trainer.source import prepare as source_prepare
 from mptraining_trainer.source.archive import unpack

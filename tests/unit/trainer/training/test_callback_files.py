@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.training.callback_files import CallbackFiles, rows_of_first_epochs, split_path
 from mptraining_trainer.training.keras_callbacks import pack_state, state_methods, unpack_state
 from tests.fakes import Notices

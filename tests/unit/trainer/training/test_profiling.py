@@ -19,7 +19,7 @@ from mptraining_api import events
 from mptraining_api.events import Progress
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolved_job import ProfileSteps
-from mptraining_records.storage import storage
+from mptraining_storage import storage
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.reporting.telemetry import Telemetry

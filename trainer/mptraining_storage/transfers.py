@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mptraining_records.storage import preconditions, storage
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage import preconditions, storage
+from mptraining_storage.preconditions import StoredObject
 
 THREADS = 8
 

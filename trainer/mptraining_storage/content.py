@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import NamedTuple, cast
 from urllib.parse import quote
 
-from mptraining_records.storage import gcs_clients
-from mptraining_records.storage.http_connections import Response
-from mptraining_records.storage.pace import SHORTEST_SECONDS
+from mptraining_storage import gcs_clients
+from mptraining_storage.http_connections import Response
+from mptraining_storage.pace import SHORTEST_SECONDS
 
 # The first bytes of a response that refuses the request; the rest says no more.
 _MAX_ERROR = 4 << 10

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, OAuthError, RefreshError, TransportError
 
-from mptraining_records.storage import sign_in
+from mptraining_storage import sign_in
 
 
 def metadata(status: int | None) -> RefreshError:

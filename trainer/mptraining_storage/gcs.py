@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import google_crc32c
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records.storage import content, gcs_clients, preconditions, sign_in
-from mptraining_records.storage.content import Compressed, ConnectionFailed, HttpError
-from mptraining_records.storage.preconditions import StoredObject
-from mptraining_records.storage.retry import (
+from mptraining_storage import content, gcs_clients, preconditions, sign_in
+from mptraining_storage.content import Compressed, ConnectionFailed, HttpError
+from mptraining_storage.preconditions import StoredObject
+from mptraining_storage.retry import (
     RetryLater,
     cause_of,
     describe,

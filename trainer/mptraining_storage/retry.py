@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from mptraining_api.problems import StorageUnavailable
-from mptraining_records.storage.content import HttpError, seconds_of
+from mptraining_storage.content import HttpError, seconds_of
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -161,7 +161,7 @@ def _is_transient(error: Exception) -> bool:
     import requests
     from google.auth.exceptions import GoogleAuthError
 
-    from mptraining_records.storage import sign_in
+    from mptraining_storage import sign_in
 
     if isinstance(error, requests.RequestException):
         lost = requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError

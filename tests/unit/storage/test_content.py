@@ -13,11 +13,11 @@ from urllib.parse import unquote
 import pytest
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
-from mptraining_records.storage import gcs_clients, storage
-from mptraining_records.storage.http_connections import Connections
-from mptraining_records.storage.pace import Pace
-from mptraining_records.storage.ranges import Traffic, fetch
-from mptraining_records.storage.retry import without_retries
+from mptraining_storage import gcs_clients, storage
+from mptraining_storage.http_connections import Connections
+from mptraining_storage.pace import Pace
+from mptraining_storage.ranges import Traffic, fetch
+from mptraining_storage.retry import without_retries
 from tests.testbed.http_stub import Handler, HttpStub
 
 CONTENT = bytes(range(256)) * 4096

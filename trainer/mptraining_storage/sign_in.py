@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mptraining_records.storage.retry import is_temporary
+from mptraining_storage.retry import is_temporary
 
 if TYPE_CHECKING:
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mptraining_api.problems import InvalidData, StorageFull, StorageUnavailable
-from mptraining_records.storage import preconditions
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage import preconditions
+from mptraining_storage.preconditions import StoredObject
 
 UNFINISHED = ".part"
 

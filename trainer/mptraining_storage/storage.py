@@ -18,8 +18,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.storage import gcs, local, preconditions
-from mptraining_records.storage.preconditions import ANY, StoredObject
+from mptraining_storage import gcs, local, preconditions
+from mptraining_storage.preconditions import ANY, StoredObject
 
 _WILDCARDS = frozenset("*?[")
 _THREADS = 16

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageFull, StorageUnavailable
-from mptraining_records.writers.outbox import Outbox
+from mptraining_storage.outbox import Outbox
 
 
 class Storage:

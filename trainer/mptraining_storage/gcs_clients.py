@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mptraining_records.storage.http_connections import Connections
-from mptraining_records.storage.pace import Pace
+from mptraining_storage.http_connections import Connections
+from mptraining_storage.pace import Pace
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -83,7 +83,7 @@ class Endpoint:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud.storage import Client
 
-        from mptraining_records.storage import http_session
+        from mptraining_storage import http_session
 
         # The client would otherwise look up each bucket for OpenTelemetry traces, in a thread that retries for two
         # minutes if there is no response.

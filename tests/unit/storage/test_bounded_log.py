@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import StorageUnavailable
-from mptraining_records.storage import storage
-from mptraining_records.writers.bounded_log import BoundedLog, LogWriter
+from mptraining_storage import storage
+from mptraining_storage.bounded_log import BoundedLog, LogWriter
 
 
 def name(part: int) -> str:

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records.storage import gcs, gcs_clients, preconditions, storage
-from mptraining_records.storage.preconditions import StoredObject
+from mptraining_storage import gcs, gcs_clients, preconditions, storage
+from mptraining_storage.preconditions import StoredObject
 from tests.testbed.processes import free_ports
 
 GLOBS = {

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mptraining_api.problems import Problem, StorageFull, StorageUnavailable
-from mptraining_records.storage import storage
-from mptraining_records.storage.retry import without_retries
+from mptraining_storage import storage
+from mptraining_storage.retry import without_retries
 
 _LOCAL_SECONDS = 1.0
 # An object is written whole.

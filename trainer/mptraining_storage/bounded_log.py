@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
-from mptraining_records.storage import local, storage
-from mptraining_records.writers.outbox import CLOSE_SECONDS, Outbox
+from mptraining_storage import local, storage
+from mptraining_storage.outbox import CLOSE_SECONDS, Outbox
 
 HEAD_BYTES = 1 << 20
 PART_BYTES = 256 << 10

@@ -16,10 +16,10 @@ import google_crc32c
 import numpy as np
 
 from mptraining_api.problems import StorageUnavailable
-from mptraining_records.storage import gcs, gcs_clients
-from mptraining_records.storage.content import Received
-from mptraining_records.storage.preconditions import StoredObject
-from mptraining_records.storage.retry import retried
+from mptraining_storage import gcs, gcs_clients
+from mptraining_storage.content import Received
+from mptraining_storage.preconditions import StoredObject
+from mptraining_storage.retry import retried
 
 # A single stream of Google Cloud Storage delivers 20 to 100 MB/s on any machine. Many ranges are therefore read in
 # parallel, each long enough (1 MiB takes 0.05 s at 20 MB/s) to outweigh the 30 to 50 ms before its first byte.

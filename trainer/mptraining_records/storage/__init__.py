@@ -1,1 +1,0 @@
-"""Local files and Google Cloud Storage behind one API, with retries and errors that name the next step."""

@@ -1,1 +1,0 @@
-"""Writers in background threads, for what a run reports while it trains."""
