@@ -58,8 +58,8 @@ def created(control_plane: ControlPlane, namespace: str, file: Path) -> list[dic
     """The golden children as the API server stores them, of a job that exists."""
     case = golden(file.stem)
     found = children(case)
-    # The name is that of the children's owner references: the garbage collector compares it too.
-    job = {**case["job"], "metadata": {"name": case["job"]["metadata"]["name"], "namespace": namespace}}
+    # It keeps the name that the children's owner references have: the garbage collector compares it too.
+    job = {**case["job"], "metadata": {**case["job"]["metadata"], "namespace": namespace}}
     path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs"
     uid = control_plane.rest.post(path, job, FIELDS)["metadata"]["uid"]
     golden_uid = found[-1]["metadata"]["ownerReferences"][0]["uid"]
