@@ -129,7 +129,7 @@ class Shuffle(Model):
     mode: Literal["Full", "Windowed", "None"] | None = Field(
         None,
         description="Full: a new permutation of all records in every epoch, each read by itself. Windowed: a "
-        "permutation of blocks of 48 KiB, and of the records in a window of them. None: the order of the files.",
+        "permutation of blocks of records, and of the records in a window of them. None: the order of the files.",
     )
     buffer_size: NonNegative | None = Field(
         None, description="Windowed: the records in a window; 0 is the same as mode: None."

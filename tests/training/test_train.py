@@ -16,6 +16,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from mptraining_api import events, outcomes
+from mptraining_records.reading.order import VERSION
 from mptraining_trainer.distribution.preemption import Preemption
 from mptraining_trainer.loop.evaluation import Evaluation
 from tests.training import runs
@@ -191,6 +192,18 @@ def test_changed_data_is_refused_or_accepted(train: RunJob, data: Path, tmp_path
     sections["data"]["onChange"] = "Accept"
     accepted = train(sections=sections, epochs=3)
     assert (accepted.outcome, accepted.started.first_step) == (outcomes.SUCCEEDED, 2 * STEPS)
+
+
+def test_a_checkpoint_of_another_order_of_records_is_refused(train: RunJob) -> None:
+    first = train(epochs=1)
+    [state] = Path(first.folder).glob("checkpoints/*/state.json")
+    content = json.loads(state.read_text())
+    assert content.pop("order") == VERSION
+    state.write_text(json.dumps(content))
+    refused = train(epochs=2)
+    assert refused.outcome == outcomes.RESUME_REFUSED
+    assert "the checkpoint of step 15 is of another version, which orders the records" in refused.finished.message
+    assert train(resume="Never").outcome == outcomes.SUCCEEDED
 
 
 FEATURES = [{"name": "x", "dtype": "float32", "shape": [8]}, {"name": "label", "dtype": "int64"}]

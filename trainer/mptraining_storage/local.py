@@ -49,6 +49,19 @@ def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
             os.close(file)
 
 
+def read_ahead(path: Path, start: int, length: int) -> None:
+    """Let the kernel read these bytes in the background, where it can; ignore errors."""
+    # macOS has no posix_fadvise.
+    advise = getattr(os, "posix_fadvise", None)
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if advise is not None:
+                advise(file, start, length, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(file)
+
+
 def write(path: Path, data: bytes, replacing: str | None = preconditions.ANY) -> StoredObject:
     """Write a file in one step; `replacing` as in `storage.write`."""
     with atomic_write(path, replacing) as unfinished, unfinished.open("wb") as file:

@@ -75,6 +75,11 @@ def read_range(uri: str, start: int, length: int, *, version: str | None = None)
     return content
 
 
+def read_ahead(path: str, start: int, length: int) -> None:
+    """Let the kernel read these bytes of a local file in the background; `read_range` reports errors."""
+    local.read_ahead(local_path(path), start, length)
+
+
 def memory_map(stored: StoredObject) -> mmap.mmap:
     """Map a local file, which must not be empty, into memory; raises InvalidData if it was replaced since."""
     with local.open_file(local_path(stored.uri)) as (file, found):

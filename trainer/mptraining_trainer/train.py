@@ -25,6 +25,7 @@ from mptraining_api.launch import SOURCE_FOLDER, WorkerIdentity
 from mptraining_api.problems import InvalidData, ResumeRefused
 from mptraining_api.resolve.batch_size import scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
+from mptraining_records.reading import order
 from mptraining_records.reading.order import Position
 from mptraining_storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint, load_newest
@@ -105,7 +106,7 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     step, position = 0, first
     if state is not None:
         step = state.step
-        position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples)
+        position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples, mixed=state.mixed)
         _warn_about_batch_size(state, built, telemetry.notice)
         if scaler is not None:
             _restore_scaler(scaler, state, job.precision.policy)
@@ -386,6 +387,12 @@ def _check_resume(worker: Worker, loaded: LoadedCheckpoint | None, fingerprint: 
             "spec.data.train",
             f"the records changed since the checkpoint of step {loaded.state.step}",
             next_step="Restore them, train in another folder, or set data.onChange: Accept.",
+        )
+    if loaded.state.order != order.VERSION:
+        raise ResumeRefused(
+            worker.folder,
+            f"the checkpoint of step {loaded.state.step} is of another version, which orders the records differently",
+            next_step="Finish the run with the image that began it, or begin at step 0: training.resume: Never.",
         )
     worker.telemetry.notice("Resumed", f"resuming from the checkpoint of step {loaded.state.step}")
 

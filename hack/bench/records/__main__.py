@@ -25,9 +25,10 @@ _TUNED = "reads-16"
 class Group:
     """Readers of one data set, at the same time. `goals`: the least speed of our reader over each other one's.
 
-    `buffer` is the share of the records in TensorFlow's shuffle buffer: the smallest one that mixes records which are
-    sorted by class as well as our default order; None reads in the stored order. `memory` is the most of the other
-    reader's memory that ours may take.
+    `buffer` is the share of the records in TensorFlow's shuffle buffer, None for the stored order. Of records that are
+    `mixed` already, as `mptj records convert` stores them, it is our window; of others the smallest one that mixes
+    records which are sorted by class as well as our default order. `memory` is the most of the other reader's memory
+    that ours may take.
     """
 
     data: str
@@ -35,6 +36,7 @@ class Group:
     batch: int = 32
     where: str = "bucket"
     buffer: float | None = None
+    mixed: bool = True
     memory: float | None = None
 
 
@@ -42,13 +44,16 @@ GROUPS = {
     "one-object": Group("large", {"plain": 8, "gcsfs": 1, "raw-ranges": 0.7}),
     "shards": Group("shards", {_TUNED: 1.2, "interleave": 4, "gcsfs": 1, "raw-ranges": 0.7}, memory=0.3),
     "small": Group("small", {_TUNED: 1.2}, batch=256, memory=0.3),
-    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, memory=0.3),
-    "shuffled-many": Group("many", {_TUNED: 1.2}, batch=256, buffer=5 / 8, memory=0.3),
+    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 3, memory=0.3),
+    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 5, memory=0.3),
+    "unmixed": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, mixed=False, memory=0.3),
+    "unmixed-many": Group("many", {_TUNED: 2}, batch=256, buffer=5 / 8, mixed=False, memory=0.3),
     "local": Group("shards", {"plain": 1}, where="disk", memory=1),
     "local-small": Group("small", {"plain": 1}, batch=256, where="disk", memory=1),
-    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 2, memory=1),
+    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 3, memory=1),
+    "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 5, memory=1),
 }
-FULL = Size(large=192, shards=16, small=96, many=1280)
+FULL = Size(large=768, shards=16, small=96, many=1280)
 
 
 def main() -> None:
@@ -73,7 +78,9 @@ def _measure(bench: Bench, name: str, group: Group, rounds: int) -> None:
             shuffle = None
             if group.buffer is not None:
                 shuffle = 0 if reader == OWN else max(1, int(group.buffer * data.count))
-            outcomes.append(bench.read(reader, data, where=group.where, batch=group.batch, shuffle=shuffle))
+            outcomes.append(
+                bench.read(reader, data, where=group.where, batch=group.batch, shuffle=shuffle, mixed=group.mixed)
+            )
             print_progress(f"{name}, {reader}", outcomes)
     for reader, least in group.goals.items():
         ours, theirs = read[OWN], read[reader]

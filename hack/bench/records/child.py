@@ -23,13 +23,14 @@ class Task:
     """The task of a reader: one epoch.
 
     `shuffle` is the buffer of TensorFlow's `shuffle` in records, or our window, 0 for the default; None is the stored
-    order.
+    order. Our reader knows that the records are `mixed`.
     """
 
     reader: str
     patterns: list[str]
     batch: int
     shuffle: int | None = None
+    mixed: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def read_once(task: Task) -> Measured:
 
 def _read(task: Task) -> Iterator[Sequence[bytes]]:
     if task.reader == OWN:
-        return own_reader.records(task.patterns, batch=task.batch, shuffle=task.shuffle)
+        return own_reader.records(task.patterns, batch=task.batch, shuffle=task.shuffle, mixed=task.mixed)
     peer = PEERS[task.reader]
     if task.shuffle is None:
         return peer.read(task.patterns, task.batch)

@@ -77,12 +77,19 @@ class Bench:
         return Outcome(measured, self.proxy.counters())
 
     def read(
-        self, reader: str, data: Data, *, where: str = "bucket", batch: int = 32, shuffle: int | None = None
+        self,
+        reader: str,
+        data: Data,
+        *,
+        where: str = "bucket",
+        batch: int = 32,
+        shuffle: int | None = None,
+        mixed: bool = True,
     ) -> Outcome:
         """Read a whole epoch and check that every record appears once; the reader that measures the limit drops its
         records unread.
         """
-        outcome = self.run(Task(reader, data.patterns(where), batch, shuffle=shuffle))
+        outcome = self.run(Task(reader, data.patterns(where), batch, shuffle=shuffle, mixed=mixed))
         measured = outcome.measured
         if reader == "raw-ranges":
             return Outcome(replace(measured, size=data.framed), outcome.seen)

@@ -15,7 +15,7 @@ from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import dataset_index, sidecar
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
-from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.prefetch import RecordStream, Window
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.tfrecord import framing
 from mptraining_storage import gcs_clients, ranges, storage
@@ -83,8 +83,12 @@ def _size(dataset: DatasetIndex) -> int:
     return sum(shard.object.size for shard in dataset.shards)
 
 
+def _window(numbers: Sequence[int]) -> Window:
+    return Window(0, np.arange(len(numbers)), np.array(numbers, np.int64))
+
+
 def _streamed(reader: RecordReader, numbers: Sequence[int]) -> list[bytes | None]:
-    stream = RecordStream(reader, [np.array(numbers)], read_ahead=8 << 20)
+    stream = RecordStream(reader, [_window(numbers)], read_ahead=8 << 20)
     found: list[bytes | None] = []
     while taken := stream.take(37):
         found += taken
@@ -188,7 +192,7 @@ def test_an_object_that_changes_in_mid_epoch_is_an_error_and_never_a_mix(
     if cut:
         proxy.change(rules=[Rule(fault=Cut(after=300_000), times=3)])
     with RecordReader(dataset, bad_records=BadRecords("Skip", len(records))) as reader:
-        stream = RecordStream(reader, [np.arange(len(records))], read_ahead=2 * RANGE)
+        stream = RecordStream(reader, [_window(range(len(records)))], read_ahead=2 * RANGE)
         found = stream.take(50)
         if change == "replaced":
             storage.write(uri, b"".join(framing.encode(record[::-1]) for record in records))
@@ -252,7 +256,7 @@ def test_no_thread_outlives_the_reader(dataset: DatasetIndex, proxy: StorageProx
     before = threads()
     proxy.change(rules=[Rule(fault=Stall(seconds=0.3, after=1000))])
     reader = RecordReader(dataset)
-    stream = RecordStream(reader, [np.arange(dataset.count)])
+    stream = RecordStream(reader, [_window(range(dataset.count))])
     stream.take(1)
     stream.close()
     reader.close()

@@ -19,7 +19,7 @@ from mptraining_records.reading.order import Order, Position
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.tfrecord import framing
-from mptraining_trainer.data.batching import Batching, Share, training_pieces, units
+from mptraining_trainer.data.batching import Batching, Share, pieces, training_spans, windows
 
 EPOCHS = 2
 
@@ -45,7 +45,7 @@ def _record(number: int, longest: int) -> bytes:
         seed=st.integers(0, 2**32),
         buffer_size=st.integers(1, 400),
         streams=st.integers(1, 70),
-        block_size=st.integers(1, 50),
+        block=st.integers(1, 50),
         shuffle=st.booleans(),
     ),
     examples=st.integers(1, 8),
@@ -64,7 +64,7 @@ def test_all_workers_together_read_the_order_of_the_epoch(
     at: float,
 ) -> None:
     count = sum(map(len, shards))
-    order = Order(count, order.seed, order.buffer_size, order.streams, order.block_size, order.shuffle)
+    order = Order(count, order.seed, order.buffer_size, order.streams, order.block, order.shuffle)
     batching = Batching(count, examples * 24, remainder) if examples > 4 else Batching(count, 24, remainder)
     assume(batching.steps_per_pass)
     begin = Position(seed=order.seed, epoch=3, examples=int(at * count), fingerprint="")
@@ -102,13 +102,15 @@ def _read(
     read_ahead: int,
     batch: int,
 ) -> list[int]:
-    """Return the numbers in the records of one worker, in the order of its stream."""
-    pieces = itertools.takewhile(
-        lambda piece: piece.epoch < begin.epoch + EPOCHS, training_pieces(order, batching, begin, share)
-    )
-    together = order.together
-    stream = RecordStream(reader, units(pieces, together), together=together, read_ahead=read_ahead, first=batch)
-    found: list[int] = []
-    while taken := stream.take(batch):
-        found += [-1 if record is None else int.from_bytes(record[:4], "little") for record in taken]
-    return found
+    """Return the numbers in the records of one worker, in the order of its stream; -1 for no record."""
+    spans = list(itertools.takewhile(lambda span: span.epoch < begin.epoch + EPOCHS, training_spans(batching, begin)))
+    stream = RecordStream(reader, windows(order, spans, share), read_ahead=read_ahead)
+    numbers: list[int] = []
+    for piece in pieces(order, spans, share, batching.examples_per_step):
+        for first in range(0, len(piece.records), batch):
+            wanted = piece.records[first : first + batch]
+            taken = stream.take(int((wanted >= 0).sum()))
+            numbers += [int.from_bytes(record[:4], "little") for record in taken if record is not None]
+            numbers += [-1] * (len(wanted) - len(taken))
+    assert stream.take(1) == []
+    return numbers

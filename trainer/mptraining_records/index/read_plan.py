@@ -64,17 +64,6 @@ def range_reads(
     return reads
 
 
-def split_by_bytes(sizes: Int64s, max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of consecutive pieces of at most `max_bytes` bytes, or of one longer record."""
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(sizes):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
-        yield begin, end
-        begin = end
-
-
 def _runs(numbers: Int64s) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) of each run of equal numbers."""
     cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
@@ -87,7 +76,7 @@ def _ranges(begins: Int64s, ends: Int64s, limits: Limits) -> Iterator[tuple[int,
     for first, last in itertools.pairwise(cuts):
         # Parts of equal length avoid a short last one, which would cost a request for few bytes.
         whole = int(ends[last - 1] - begins[first])
-        size = -(-whole // -(-whole // limits.range)) if whole else 1
+        size = -(-whole // max(1, round(whole / limits.range)))
         at = first
         while at < last:
             end = max(at + 1, first + int(np.searchsorted(ends[first:last], begins[at] + size, side="right")))

@@ -1,33 +1,37 @@
 """Order of training records: a pure function of (seed, epoch, position), for any number of workers.
 
-    records   0 … N-1, in index order, cut into blocks of `block_size` contiguous records (the last shorter)
-    sequence  the blocks, concatenated in an order permuted in every epoch
-    streams   the sequence cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V,
-              else floor(N/V), so that position i·V + v exists exactly when it is less than N
-    segments  each stream cut into segments of `segment` records, and these into groups of `block_size` records; a
-              permutation of each group deals its records to `parts` parts
-    rows      row r of a stream is part 0 of segment r, part 1 of segment r - 1, …, permuted
-    position  p takes record p div V of stream p mod V, whose records are those of its rows
+    blocks    records 0 … N-1, rotated, in blocks of `block` contiguous records, which are permuted
+    streams   that sequence, cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V, else
+              floor(N/V), so that position i·V + v exists exactly when it is less than N
+    windows   each stream, cut into windows of `window` records, which are permuted; the first window of stream v has
+              (v + 1)/V of that, so that the windows of the streams begin one after the other
+    position  p takes record p div V of stream p mod V
 
-A block is read when its first record is needed, and each of the next rows takes a share of it. So about half of a
-window of `buffer_size` records is in memory, and the same number of blocks begins in each row.
+A window is planned and read as its records are taken, so that about half of V windows is in memory. Rotation and
+permutations change in every epoch.
 
-`training_order` chooses the sizes from the job's shuffling and the mean size of a record.
-
-Permutations sort hashed keys instead of using numpy's generators, whose `permutation` may change between versions: a
-resumed job must continue in the same order.
+A permutation is a Feistel network over hashed keys, as in `tf.random.experimental.index_shuffle`: the time for a
+position does not depend on the number of records. numpy's generators may change between versions, and a resumed job
+must continue in the same order.
 """
 
 from __future__ import annotations
 
-import functools
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+# It changes with the order of the same seed, so that a checkpoint is resumed only in the order of its run.
+VERSION = 2
+
 UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+Shuffle = Literal["Full", "Windowed", "None"]
+
 # splitmix64 adds this odd constant (2^64 divided by the golden ratio) once per number drawn.
 _STEP = 0x9E3779B97F4A7C15
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -60,46 +64,75 @@ def splitmix64(keys: UInt64s, numbers: UInt64s) -> UInt64s:
     return bits
 
 
-Int64s = NDArray[np.int64]
-Shuffle = Literal["Full", "Windowed", "None"]
+def permuted(indices: Int64s, sizes: Int64s, keys: UInt64s) -> Int64s:
+    """Return the index in a permutation of 0 … size - 1 for each index, of shape [n].
+
+    `sizes` and `keys` are both of shape [n] or both of [1].
+
+    Four rounds of a Feistel network permute the next power of 2; an index outside of the size is permuted again
+    (Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+    """
+    # frexp returns the number of bits, exactly for sizes up to 2^53.
+    bits = np.frexp((sizes - 1).astype(np.float64))[1].astype(np.uint64)
+    low = bits - bits // np.uint64(2)
+    masks = (np.uint64(1) << bits - low) - np.uint64(1), (np.uint64(1) << low) - np.uint64(1)
+    offset, *rounds = splitmix64(keys, np.arange(5, dtype=np.uint64)[:, None])
+    network = np.stack([low, *masks, *rounds])
+    limit = sizes.astype(np.uint64)
+    # Over few bits the network alone prefers some places by a fifth.
+    image = _feistel((indices.astype(np.uint64) + offset % limit) % limit, network)
+    outside = np.flatnonzero(image >= limit)
+    while len(outside):
+        walked = _feistel(image[outside], network if network.shape[1] == 1 else network[:, outside])
+        image[outside] = walked
+        outside = outside[walked >= (limit if len(limit) == 1 else limit[outside])]
+    return image.astype(np.int64)
+
+
+def _feistel(numbers: UInt64s, network: UInt64s) -> UInt64s:
+    """Permute the numbers by the network's rows: the number of low bits, the masks of both halves, four keys."""
+    low, high_mask, low_mask, *keys = network
+    high, rest = numbers >> low, numbers & low_mask
+    for turn, drawn in enumerate(keys):
+        number, other, mask = (rest, high, high_mask) if turn % 2 == 0 else (high, rest, low_mask)
+        bits = (number ^ drawn) * np.uint64(_MIX[0])
+        bits ^= bits >> np.uint64(29)
+        bits *= np.uint64(_MIX[1])
+        bits >>= np.uint64(32)
+        bits &= mask
+        other ^= bits
+    image: UInt64s = high << low | rest
+    return image
+
 
 STREAMS = 64
 # How well class-sorted records are mixed depends on the number of blocks in use. Batches of b examples correlate by at
-# most about b / (b + blocks): 5,461 blocks for 0.05 at b = 256. About half of their bytes are in memory, which decides
-# how long a block, which is one read, can be.
+# most about b / (b + blocks): 5,461 blocks for 0.05 at b = 256. A block is one read.
 _WINDOW_BYTES = 256 << 20
-_BLOCK_BYTES = 48 << 10
-# More parts save little memory.
-_MAX_PARTS = 16
+_SORTED_BLOCK_BYTES = 48 << 10
+# In data that are mixed already a block may be as long as a read should be.
+_MIXED_BLOCK_BYTES = 1 << 20
 # In records, for small ones.
 _MAX_WINDOW = 1 << 20
 _MAX_BLOCK = 192
 # For large records, whose blocks are single records: any window is as good as another.
 _MIN_WINDOW = 10_000
 # The purpose of a key is part of it, so that no two permutations share a key.
-_ROWS, _BLOCKS, _GROUPS = 1, 2, 3
+_WINDOWS, _BLOCKS, _ROTATION = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Position:
-    """Position of training: `examples` counts the records consumed in this epoch, including skipped ones."""
+    """Position of training: `examples` counts the records consumed in this epoch, including skipped ones.
+
+    `mixed` chose the blocks of the run's order (`training_order`).
+    """
 
     seed: int
     epoch: int
     examples: int
     fingerprint: str
-
-
-@dataclass(frozen=True)
-class Together:
-    """Records that are read together: those of one block of `block_size` records, which `rows` rows contain.
-
-    A row has about `row_size` positions. `block_size` is 0 if a row is read as a whole.
-    """
-
-    row_size: int
-    block_size: int = 0
-    rows: int = 1
+    mixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,64 +146,28 @@ class Order:
     seed: int
     buffer_size: int = 10_000
     streams: int = STREAMS
-    block_size: int = 1
+    block: int = 1
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("count", 0), ("buffer_size", 1), ("streams", 1), ("block_size", 1)):
+        for name, least in (("count", 0), ("buffer_size", 1), ("streams", 1), ("block", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
     @property
     def stream_count(self) -> int:
-        """V: `streams`, at most the number of records."""
-        return max(1, min(self.streams, self.count))
+        """V: `streams`, at most the number of records; 1 without shuffling."""
+        return max(1, min(self.streams, self.count)) if self.shuffle else 1
 
     @property
     def window(self) -> int:
         """The number of consecutive records of one stream that are shuffled against each other."""
         return max(1, self.buffer_size // self.stream_count)
 
-    @property
-    def parts(self) -> int:
-        """The number of rows that take records of one segment."""
-        return max(1, min(self.block_size, _MAX_PARTS, self.window // self.block_size))
-
-    @property
-    def segment(self) -> int:
-        """The number of records in a segment; several parts divide whole groups."""
-        if self.parts == 1:
-            return self.window
-        return max(1, round(self.window / self.parts / self.block_size)) * self.block_size
-
-    @property
-    def row_size(self) -> int:
-        """The number of positions in one row of every stream, except for the first and last rows of an epoch."""
-        return self.segment * self.stream_count
-
-    @property
-    def window_size(self) -> int:
-        """The number of positions between which all records of a block are."""
-        return self.row_size * self.parts
-
-    @property
-    def together(self) -> Together | None:
-        """The records that are in fewer and longer ranges if they are read together.
-
-        None if it makes no difference: in index order, and for single records scattered over many rows.
-        """
-        if not self.shuffle or (self.block_size == 1 and self.row_size < self.count):
-            return None
-        if self.parts == 1:
-            return Together(min(self.row_size, self.count))
-        # Rows begin with smaller ones, and a block may be in two segments.
-        return Together(self.row_size, self.block_size, self.parts + 2)
-
     def records(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the record numbers at these positions of an epoch; both of shape [n], positions in 0 … count - 1.
 
-        Costs two sorts of `row_size` keys for each row of the positions (the last rows are cached), and one permutation
-        of the blocks per epoch. Raises IndexError for a position outside the epoch.
+        Raises IndexError for a position outside the epoch.
         """
         positions = np.asarray(positions, np.int64)
         if positions.size and (positions.min() < 0 or positions.max() >= self.count):
@@ -179,128 +176,58 @@ class Order:
             return positions.copy()
         place, stream = np.divmod(positions, self.stream_count)
         shorter, longer_streams = divmod(self.count, self.stream_count)
-        sequence = stream * shorter + np.minimum(stream, longer_streams)
-        kinds = ((0, longer_streams, shorter + 1), (longer_streams, self.stream_count, shorter))
-        for first, last, length in kinds:
-            chosen = ((stream >= first) & (stream < last)).nonzero()[0]
-            if chosen.size:
-                streams = _Streams(self.seed, epoch, first, last, length, self.segment, self.block_size, self.parts)
-                sequence[chosen] += streams.places(stream[chosen] - first, place[chosen])
-        return self._records_in_blocks(epoch, sequence)
+        begin, end = self._window_at(place, stream)
+        keys = splitmix64(key(self.seed, epoch, _WINDOWS), (begin * self.stream_count + stream).astype(np.uint64))
+        start = stream * shorter + np.minimum(stream, longer_streams) + begin
+        block, offset = np.divmod(start + permuted(place - begin, end - begin, keys), self.block)
+        whole = self.count // self.block
+        # The shorter block at the end stays there; due to the rotation it has other records in every epoch.
+        inside = np.flatnonzero(block < whole)
+        block[inside] = permuted(block[inside], np.array([max(1, whole)]), key(self.seed, epoch, _BLOCKS))
+        rotation = int(key(self.seed, epoch, _ROTATION)[0]) % self.count
+        return (block * self.block + offset + rotation) % self.count
 
-    def _records_in_blocks(self, epoch: int, sequence: Int64s) -> Int64s:
-        """Return the record numbers at these positions of the sequence of permuted blocks."""
-        size = self.block_size
-        blocks = _blocks(self.seed, epoch, -(-self.count // size))
-        last = len(blocks) - 1
-        last_size = self.count - last * size
-        # The short block may be anywhere in the sequence; records after it are shifted by its missing ones.
-        last_end = int(np.flatnonzero(blocks == last)[0]) * size + last_size
-        shift = np.where(sequence >= last_end, size - last_size, 0)
-        block, offset = np.divmod(sequence + shift, size)
-        return blocks[block] * size + offset
+    def windows(self, first: int, last: int) -> Iterator[Int64s]:
+        """Yield the positions `first` … `last` - 1 of any epoch by window, in the order of each window's first one."""
+        count = self.stream_count
+        upcoming = [(first + (stream - first) % count, stream) for stream in range(count)]
+        heapq.heapify(upcoming)
+        while upcoming:
+            position, stream = heapq.heappop(upcoming)
+            if position >= last:
+                return
+            _, ends = self._window_at(np.array([position // count]), np.array([stream]))
+            end = int(ends[0]) * count + stream
+            yield np.arange(position, min(end, last), count)
+            heapq.heappush(upcoming, (end, stream))
+
+    def _window_at(self, place: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the first place of the window that has this place of a stream, and the place after its last one."""
+        first = np.maximum(1, self.window * (stream + 1) // self.stream_count)
+        number = (place - first) // self.window
+        length = self.count // self.stream_count + (stream < self.count % self.stream_count)
+        return np.maximum(0, first + number * self.window), np.minimum(first + (number + 1) * self.window, length)
 
 
 def training_order(
-    count: int, record_bytes: int, *, seed: int, shuffle: Shuffle, buffer_size: int | None = None
+    count: int, record_bytes: int, *, seed: int, shuffle: Shuffle, buffer_size: int | None = None, mixed: bool = False
 ) -> Order:
     """Return the order of `count` records whose mean size is `record_bytes`.
 
-    Full is a permutation of the records. Windowed permutes blocks of 48 KiB, and then `buffer_size` records with one
-    another: 256 MiB of them without it. Records of 32 KiB and more are blocks of their own, so that both are the same.
+    Full is a permutation of the records. Windowed permutes blocks of 1 MiB if the records are `mixed` already and of
+    48 KiB if they may be sorted, and then `buffer_size` records with one another: 256 MiB of them without it. Records
+    longer than a block are blocks of their own, so that both are the same.
     """
     record_bytes = max(1, record_bytes)
-    window = buffer_size or min(_MAX_WINDOW, max(_MIN_WINDOW, _WINDOW_BYTES // record_bytes))
+    # In records. A block of mixed data is in memory from its first use to its last one, however few it has.
+    least = 1 if mixed else _MIN_WINDOW
+    window = buffer_size or min(_MAX_WINDOW, max(least, _WINDOW_BYTES // record_bytes))
     window = min(window, max(1, -(-count // STREAMS)) * STREAMS)
+    block = 1
+    if shuffle == "Windowed" and mixed:
+        block = min(round(_MIXED_BLOCK_BYTES / record_bytes), window // STREAMS)
+    elif shuffle == "Windowed":
+        block = min(round(_SORTED_BLOCK_BYTES / record_bytes), _MAX_BLOCK)
     # An eighth of a stream at most: then each stream samples a whole sorted data set.
-    block = min(_MAX_BLOCK, round(_BLOCK_BYTES / record_bytes), count // (8 * STREAMS)) if shuffle == "Windowed" else 1
-    return Order(count, seed, buffer_size=window, block_size=max(1, block), shuffle=shuffle != "None")
-
-
-@dataclass(frozen=True)
-class _Streams:
-    """Streams `first` … `last` - 1, of `length` records each, in one epoch."""
-
-    seed: int
-    epoch: int
-    first: int
-    last: int
-    length: int
-    segment: int
-    group: int
-    parts: int
-
-    def places(self, stream: Int64s, place: Int64s) -> Int64s:
-        """Return the places before shuffling of the records at `place` of stream number `first + stream`."""
-        starts = _row_starts(self.length, self.segment, self.group, self.parts)
-        row = np.searchsorted(starts, place, side="right") - 1
-        found = np.empty_like(place)
-        for number in np.unique(row):
-            chosen = row == number
-            found[chosen] = _row(self, int(number))[stream[chosen], place[chosen] - starts[number]]
-        return found
-
-    def drawn(self, purpose: int, number: int, count: int) -> UInt64s:
-        """Return hashed keys of shape [streams, count]."""
-        keys = splitmix64(
-            key(self.seed, self.epoch, purpose, number), np.arange(self.first, self.last, dtype=np.uint64)
-        )
-        return splitmix64(keys[:, None], np.arange(count, dtype=np.uint64)[None, :])
-
-
-@functools.lru_cache(maxsize=4)
-def _row_starts(length: int, segment: int, group: int, parts: int) -> Int64s:
-    """Return the first place of each row of a stream, shape [rows]."""
-    whole, rest = divmod(length, segment)
-    sizes = np.zeros(whole + parts, np.int64)
-    for part, (each, last) in enumerate(zip(*(_part_sizes(n, group, parts) for n in (segment, rest)), strict=True)):
-        sizes[part : part + whole] += each
-        sizes[whole + part] += last
-    return np.cumsum(sizes) - sizes
-
-
-def _part_sizes(length: int, group: int, parts: int) -> list[int]:
-    """Return the number of records in each part of a segment of `length` records."""
-    parts_of = np.arange(group) * parts // group
-    groups, rest = divmod(length, group)
-    sizes = groups * np.bincount(parts_of, minlength=parts) + np.bincount(parts_of[:rest], minlength=parts)
-    return [int(size) for size in sizes]
-
-
-@functools.lru_cache(maxsize=4)
-def _row(streams: _Streams, number: int) -> Int64s:
-    """Return the places before shuffling of the records of a row; shape [streams, records]."""
-    taken = []
-    for part in range(streams.parts):
-        segment = number - part
-        length = min(streams.segment, streams.length - segment * streams.segment)
-        if segment >= 0 and length > 0:
-            sizes = _part_sizes(length, streams.group, streams.parts)
-            begin = sum(sizes[:part])
-            taken.append(segment * streams.segment + _dealt(streams, segment, length)[:, begin : begin + sizes[part]])
-    places = np.concatenate(taken, axis=1)
-    shuffled = np.argsort(streams.drawn(_ROWS, number, places.shape[1]), axis=1, kind="stable")
-    return np.take_along_axis(places, shuffled, axis=1)
-
-
-# Each row needs `parts` segments, of longer and of shorter streams.
-@functools.lru_cache(maxsize=2 * _MAX_PARTS + 2)
-def _dealt(streams: _Streams, number: int, length: int) -> Int64s:
-    """Return 0 … length - 1 sorted by the part that they are dealt to; shape [streams, length]."""
-    if streams.parts == 1:
-        return np.broadcast_to(np.arange(length), (streams.last - streams.first, length))
-    groups = -(-length // streams.group)
-    drawn = streams.drawn(_GROUPS, number, groups * streams.group)
-    # The last group of the last segment may be shorter.
-    drawn[:, length:] = _ALL
-    by_group = drawn.reshape(-1, groups, streams.group).argsort(axis=2, kind="stable")
-    ranked = (by_group + np.arange(groups)[:, None] * streams.group).transpose(0, 2, 1)
-    exists = np.arange(streams.group)[:, None] < length - np.arange(groups) * streams.group
-    return ranked[:, exists]
-
-
-@functools.lru_cache(maxsize=2)
-def _blocks(seed: int, epoch: int, blocks: int) -> Int64s:
-    """Return a permutation of 0 … blocks - 1."""
-    drawn = splitmix64(key(seed, epoch, _BLOCKS), np.arange(blocks, dtype=np.uint64))
-    return np.argsort(drawn, kind="stable").astype(np.int64)
+    block = min(block, count // (8 * STREAMS))
+    return Order(count, seed, buffer_size=window, block=max(1, block), shuffle=shuffle != "None")

@@ -101,7 +101,8 @@ def find(patterns: Sequence[str]) -> Manifest | None:
     if len(parts) > 1:
         known = [part.label_correlation for _, part in parts if part.label_correlation is not None]
         worst = max(known, default=None)
-        first = first.model_copy(update={"class_counts": None, "class_weight": None, "label_correlation": worst})
+        changes = {"class_counts": None, "class_weight": None, "label_correlation": worst, "permutation_seed": None}
+        first = first.model_copy(update=changes)
     files = {(uri, file.name): file for uri, part in parts for file in part.files}
     return first.model_copy(
         update={

@@ -36,6 +36,9 @@ class CheckpointState(Model):
     epoch: int
     examples: int
     fingerprint: str
+    # The version of the order of records, 1 in checkpoints without it, and the choice of its blocks.
+    order: int = 1
+    mixed: bool = False
     policy: str
     # The job's policy, which may be Measure; `policy` is the one in effect. None in checkpoints of older versions.
     asked_policy: str | None = None

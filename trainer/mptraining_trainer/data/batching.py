@@ -7,15 +7,17 @@ into equal pieces for its replicas.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mptraining_records.reading.order import Order, Position, Together
+from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.prefetch import Window
 
 # The number of positions computed at a time: it bounds the memory of long passes, and a short pass is one piece.
 _POSITIONS_AT_ONCE = 1 << 17
@@ -87,79 +89,56 @@ class Piece:
     positions: NDArray[np.int64]
 
 
-def training_pieces(
-    order: Order,
-    batching: Batching,
-    position: Position,
-    share: Share,
-    steps: int | None = None,
-    excluded: Collection[int] = (),
-) -> Iterator[Piece]:
-    """Yield this worker's records from `position` on, pass after pass, for `steps` steps or without end.
+@dataclass(frozen=True)
+class Span:
+    """Whole steps of one pass: the positions `first` … `end` - 1, of which those from `last` on have no record."""
 
-    A record in `excluded` is replaced by -1.
-    """
-    excluded_numbers = np.array(sorted(excluded), np.int64)
-    size = batching.examples_per_step
-    at_once = max(1, _POSITIONS_AT_ONCE // size)
+    epoch: int
+    first: int
+    last: int
+    end: int
+
+
+def training_spans(batching: Batching, position: Position, steps: int | None = None) -> Iterator[Span]:
+    """Yield the passes from `position` on, for `steps` steps or without end."""
     left = math.inf if steps is None else steps
     while left:
-        in_pass = batching.steps_from(position.examples)
-        if in_pass == 0:
-            position = replace(position, epoch=position.epoch + 1, examples=0)
-            continue
-        now = int(min(in_pass, at_once, left))
-        positions = np.arange(position.examples + share.worker, position.examples + now * size, share.workers)
-        piece = _piece(order, position.epoch, positions.astype(np.int64))
-        if excluded_numbers.size:
-            piece.records[np.isin(piece.records, excluded_numbers)] = -1
-        yield piece
-        position = replace(position, examples=position.examples + now * size)
+        position = batching.next_step(position)
+        now = int(min(batching.steps_from(position.examples), left))
+        end = position.examples + now * batching.examples_per_step
+        yield Span(position.epoch, position.examples, min(end, batching.count), end)
+        position = replace(position, examples=end)
         left -= now
 
 
-def units(pieces: Iterable[Piece], together: Together | None) -> Iterator[NDArray[np.int64]]:
-    """Yield the record numbers of the pieces, in arrays that are read together, for `RecordStream`.
+def validation_spans(count: int, examples_per_step: int) -> Iterator[Span]:
+    """Yield passes that have every record exactly once over all workers, without end."""
+    return itertools.repeat(Span(0, 0, count, -(-count // examples_per_step) * examples_per_step))
 
-    Positions of one row may be in several pieces; their records would otherwise be read in parts, and the bytes between
-    them more than once. An empty array separates epochs.
+
+def pieces(order: Order, spans: Iterable[Span], share: Share, examples_per_step: int) -> Iterator[Piece]:
+    """Yield the share's records of the spans, in pieces of whole steps."""
+    at_once = max(1, _POSITIONS_AT_ONCE // examples_per_step) * examples_per_step
+    for span in spans:
+        for first in range(span.first, span.end, at_once):
+            positions = np.arange(first + share.worker, min(first + at_once, span.end), share.workers, dtype=np.int64)
+            records = np.full(positions.shape, -1, np.int64)
+            there = positions < span.last
+            records[there] = order.records(span.epoch, positions[there])
+            yield Piece(span.epoch, records, positions)
+
+
+def windows(order: Order, spans: Iterable[Span], share: Share) -> Iterator[Window]:
+    """Yield the windows of the order with the share's records of the spans; positions without a record have no place.
+
+    It does not end if the spans do not end and the share has no record in them.
     """
-    held: list[NDArray[np.int64]] = []
-    row_held: tuple[int, int] | None = None
-    for piece in pieces:
-        if together is None:
-            yield piece.records
-            continue
-        rows = piece.positions // together.row_size
-        cuts = np.flatnonzero(np.diff(rows)) + 1
-        for first, part in zip([0, *cuts.tolist()], np.split(piece.records, cuts), strict=True):
-            row = (piece.epoch, int(rows[first]))
-            if row_held is not None and row != row_held:
-                yield np.concatenate(held)
-                held = []
-                if row[0] != row_held[0]:
-                    yield np.empty(0, np.int64)
-            held.append(part)
-            row_held = row
-    if held:
-        yield np.concatenate(held)
-
-
-def validation_pieces(count: int, examples_per_step: int, share: Share) -> Iterator[Piece]:
-    """Yield every record exactly once per pass over all workers, without end; -1 fills the last step."""
-    order = Order(count=count, seed=0, shuffle=False)
-    steps = -(-count // examples_per_step)
-    while True:
-        for first in range(0, steps, max(1, _POSITIONS_AT_ONCE // examples_per_step)):
-            last = min(steps, first + max(1, _POSITIONS_AT_ONCE // examples_per_step))
-            positions = np.arange(
-                first * examples_per_step + share.worker, last * examples_per_step, share.workers, dtype=np.int64
-            )
-            yield _piece(order, 0, positions)
-
-
-def _piece(order: Order, epoch: int, positions: NDArray[np.int64]) -> Piece:
-    records = np.full(positions.shape, -1, np.int64)
-    there = positions < order.count
-    records[there] = order.records(epoch, positions[there])
-    return Piece(epoch, records, positions)
+    begin = 0
+    for span in spans:
+        for positions in order.windows(span.first, span.last):
+            places, remainders = np.divmod(positions - span.first - share.worker, share.workers)
+            of_share = remainders == 0
+            if of_share.any():
+                numbers = order.records(span.epoch, positions[of_share])
+                yield Window(begin + int(places[0]), begin + places[of_share], numbers)
+        begin += max(0, -(-(span.last - span.first - share.worker) // share.workers))

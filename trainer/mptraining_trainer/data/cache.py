@@ -16,6 +16,7 @@ from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_storage import storage
 from mptraining_storage.preconditions import StoredObject
+from mptraining_trainer.data.batching import SINGLE_WORKER, Span, windows
 from mptraining_trainer.data.decode import bytes_per_example
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import Split, options, raise_reading_problems
@@ -95,11 +96,12 @@ def _decode_all(split: Split, limit: float) -> tuple[tuple[Any, ...], int] | Non
     filler = split.first_readable()
 
     def contents() -> Iterator[Any]:
-        stream = RecordStream(split.reader, [np.arange(split.count)], first=_DECODE_AT_ONCE)
+        span = Span(0, 0, split.count, split.count)
+        stream = RecordStream(split.reader, windows(split.stored_order, [span], SINGLE_WORKER))
         try:
             for first in range(0, split.count, _DECODE_AT_ONCE):
-                records, mask = split.take(stream, _DECODE_AT_ONCE, filler)
-                numbers = np.arange(first, first + len(records))
+                numbers = np.arange(first, min(first + _DECODE_AT_ONCE, split.count))
+                records, mask = split.take(stream, numbers, filler)
                 yield records, numbers, mask, numbers
         finally:
             stream.close()

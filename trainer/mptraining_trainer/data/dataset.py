@@ -86,9 +86,11 @@ def open_data(
     )
     _check_records(columns, first, reader)
     columns = schema.with_typical_sizes(columns, list(first.values()))
+    mixed = False
     if training_columns is None:
         report_if_sorted(split_manifest, data, notice)
-    return Split(dataset, columns, reader, cached=None, meter=meter, now=now)
+        mixed = data.shuffle == "Windowed" and _are_mixed(split_manifest, columns, reader)
+    return Split(dataset, columns, reader, cached=None, meter=meter, now=now, mixed=mixed)
 
 
 def report_if_sorted(split_manifest: Manifest | None, data: ResolvedData, notice: Callable[..., None]) -> None:
@@ -96,6 +98,18 @@ def report_if_sorted(split_manifest: Manifest | None, data: ResolvedData, notice
     found = sorted_labels.report(split_manifest, data)
     if found is not None:
         notice("SortedRecords", found.text, level="Info" if found.is_mixed else "Warning")
+
+
+def _are_mixed(split_manifest: Manifest | None, columns: Columns, reader: RecordReader) -> bool:
+    """Return whether the records are in random order: as the manifest of all files says, or by some of their labels."""
+    dataset = reader.dataset
+    if split_manifest is not None and split_manifest.permutation_seed is not None:
+        return len(split_manifest.files) == len(dataset.shards)
+    if len(columns.labels) != 1 or dataset.count < sorted_labels.RUNS * sorted_labels.RUN:
+        return False
+    begins = np.linspace(0, dataset.count - sorted_labels.RUN, sorted_labels.RUNS).astype(np.int64)
+    records = reader.read((begins[:, None] + np.arange(sorted_labels.RUN)).ravel())
+    return sorted_labels.are_mixed(columns.labels[0], records)
 
 
 def _check_records(columns: Columns, records: Mapping[int, bytes], reader: RecordReader) -> None:

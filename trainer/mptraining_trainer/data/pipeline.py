@@ -8,8 +8,7 @@ explicit and tf.data's autotuner is off: it delays the end of an iterator and ma
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,10 +20,20 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
-from mptraining_records.reading.order import Order, Position, Together, key
-from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.order import Order, Position, key
+from mptraining_records.reading.prefetch import RecordStream, Window
 from mptraining_records.reading.reader import RecordReader
-from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
+from mptraining_trainer.data.batching import (
+    SINGLE_WORKER,
+    Batching,
+    Piece,
+    Share,
+    Span,
+    pieces,
+    training_spans,
+    validation_spans,
+    windows,
+)
 from mptraining_trainer.data.decode import bytes_per_example, decode_batches, fault
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
@@ -40,8 +49,31 @@ Taken = Callable[[Sequence[bytes | None]], None]
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """The record numbers of one worker: its share of the spans of an order, whose steps are not cut."""
+
+    order: Order
+    spans: Callable[[], Iterable[Span]]
+    share: Share
+    examples_per_step: int
+
+    def pieces(self) -> Iterator[Piece]:
+        return pieces(self.order, self.spans(), self.share, self.examples_per_step)
+
+    def windows(self) -> Iterator[Window]:
+        return windows(self.order, self.spans(), self.share)
+
+    def seeds(self, piece: Piece) -> Any:
+        """Return a stateless seed of two int64 per example: one from the pass, one from the position."""
+        of_pass = np.int64(int(key(self.order.seed, piece.epoch)[0]) >> 1)
+        return np.stack([np.full(piece.positions.shape, of_pass), piece.positions], axis=1)
+
+
+@dataclass(frozen=True)
 class Split:
     """Training or validation data: its index and reader, and its tensors (inputs, labels, weights, mask) if cached.
+
+    The records are stored in random order if they are `mixed`.
 
     `problems` collects errors of its pipelines; see `raise_reading_problems`.
     """
@@ -52,6 +84,7 @@ class Split:
     cached: Any | None
     meter: InputMeter
     now: Callable[[], float]
+    mixed: bool = False
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -86,8 +119,8 @@ class Split:
         """
 
         return self._pipeline(
-            partial(training_pieces, order, batching, position, share, steps, excluded),
-            order=order,
+            Numbers(order, partial(training_spans, batching, position, steps), share, batching.examples_per_step),
+            training=True,
             batch=batch,
             masked=masked,
             preprocess=preprocess,
@@ -98,8 +131,10 @@ class Split:
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
         """Return masked batches for one replica; a pass has the steps that `examples_per_step` needs for the data."""
 
-        pieces = partial(validation_pieces, self.count, examples_per_step, share)
-        return self._pipeline(pieces, batch=batch, preprocess=preprocess)
+        spans = partial(validation_spans, self.count, examples_per_step)
+        return self._pipeline(
+            Numbers(self.stored_order, spans, share, examples_per_step), batch=batch, preprocess=preprocess
+        )
 
     def prediction(self, *, ranges: Sequence[tuple[int, int]], batch: int, preprocess: Preprocess, taken: Taken) -> Any:
         """Return masked batches of the records `first` … `end` - 1 of each range, in order, once.
@@ -107,33 +142,32 @@ class Split:
         Each range begins a new batch; its last batch is filled with rows of mask 0. `taken` receives the records of
         every batch, in order, None for a damaged one and for a filling row.
         """
+        spans = [Span(0, first, end, first + -(-(end - first) // batch) * batch) for first, end in ranges]
+        numbers = Numbers(self.stored_order, lambda: spans, SINGLE_WORKER, batch)
+        return self._pipeline(numbers, batch=batch, preprocess=preprocess, taken=taken)
 
-        def pieces() -> Iterator[Piece]:
-            for first, end in ranges:
-                positions = np.arange(first, first + -(-(end - first) // batch) * batch, dtype=np.int64)
-                yield Piece(0, np.where(positions < end, positions, -1), positions)
-
-        return self._pipeline(pieces, batch=batch, preprocess=preprocess, taken=taken)
+    @property
+    def stored_order(self) -> Order:
+        """The order of the index."""
+        return Order(self.count, seed=0, shuffle=False)
 
     def _pipeline(
         self,
-        pieces: Callable[[], Iterator[Piece]],
+        numbers: Numbers,
         *,
         batch: int,
         preprocess: Preprocess,
+        training: bool = False,
         masked: bool = True,
-        order: Order | None = None,
         add_class_weights: Callable[..., Any] | None = None,
         excluded: Collection[int] = (),
         taken: Taken | None = None,
     ) -> Any:
-        """Return the batches of the pieces; `order` is that of training, None for a pass without changes."""
-        training, seed = order is not None, order.seed if order is not None else 0
-        together = order.together if order is not None else None
+        """Return the batches of the records with these numbers."""
         if self.cached is not None:
-            dataset = self._from_memory(pieces, seed, batch, excluded)
+            dataset = self._from_memory(numbers, batch, excluded)
         else:
-            dataset = self._from_records(pieces, seed, together, batch, excluded, training=training, on_taken=taken)
+            dataset = self._from_records(numbers, batch, excluded, training=training, on_taken=taken)
         # A feature that padding gives one shape is padded when it is decoded.
         ragged = any(column.is_variable and not column.is_fixed_when_padded for column in self.columns.columns)
         dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads(), ragged=ragged)
@@ -154,22 +188,19 @@ class Split:
         size = max(1, batch * bytes_per_example(self.columns.columns))
         return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
 
-    def _from_memory(
-        self, pieces: Callable[[], Iterator[Piece]], seed: int, batch: int, excluded: Collection[int]
-    ) -> Any:
-        filler, damaged = 0, np.empty(0, np.int64)
+    def _from_memory(self, numbers: Numbers, batch: int, excluded: Collection[int]) -> Any:
+        filler, absent = 0, np.empty(0, np.int64)
         if excluded:
             assert self.cached is not None
             # The filler of a damaged record may be any record, also an excluded one.
             whole = np.array(self.cached[3])
-            damaged = np.flatnonzero(whole == 0)
             whole[list(excluded)] = 0
-            filler = int(np.argmax(whole))
+            filler, absent = int(np.argmax(whole)), np.flatnonzero(whole == 0)
 
-        def numbers() -> Iterator[tuple[Any, ...]]:
-            for piece in pieces():
-                there = (piece.records >= 0) & ~np.isin(piece.records, damaged)
-                yield (np.where(there, piece.records, filler), there.astype(np.float32), _seeds(seed, piece))
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for piece in numbers.pieces():
+                there = (piece.records >= 0) & ~np.isin(piece.records, absent)
+                yield (np.where(there, piece.records, filler), there.astype(np.float32), numbers.seeds(piece))
 
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
             gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
@@ -181,7 +212,7 @@ class Split:
             tf.TensorSpec([None], tf.float32),
             tf.TensorSpec([None, 2], tf.int64),
         )
-        dataset = from_generator(numbers, signature)
+        dataset = from_generator(rows, signature)
         # Pieces are sliced and batched inside tf.data, so that Python is called once per piece and not once per batch.
         dataset = dataset.flat_map(
             lambda *piece: tf.data.Dataset.from_tensor_slices(piece).batch(batch, drop_remainder=True)
@@ -189,40 +220,27 @@ class Split:
         return dataset.map(gather, num_parallel_calls=threads(), deterministic=True)
 
     def _from_records(
-        self,
-        pieces: Callable[[], Iterator[Piece]],
-        seed: int,
-        together: Together | None,
-        batch: int,
-        excluded: Collection[int],
-        *,
-        training: bool,
-        on_taken: Taken | None,
+        self, numbers: Numbers, batch: int, excluded: Collection[int], *, training: bool, on_taken: Taken | None
     ) -> Any:
         filler = self.first_readable(excluded)
+        excluded_numbers = np.array(sorted(excluded), np.int64)
 
         def contents() -> Iterator[tuple[Any, ...]]:
-            begun: deque[Piece] = deque()
-
-            def noted() -> Iterator[Piece]:
-                for piece in pieces():
-                    begun.append(piece)
-                    yield piece
-
             began = self.now()
-            stream = RecordStream(self.reader, units(noted(), together), together=together, first=batch, now=self.now)
+            stream = RecordStream(self.reader, numbers.windows(), now=self.now)
             try:
-                while len((taken := self.take(stream, batch, filler, on_taken))[0]):
-                    records, there = taken
-                    if training and self.meter.first_record_seconds is None:
-                        self.meter.first_record_seconds = self.now() - began
-                    piece, seeds = begun[0], _seeds(seed, begun[0])
+                for piece in numbers.pieces():
+                    seeds = numbers.seeds(piece)
                     for first in range(0, len(piece.records), batch):
-                        if first:
-                            records, there = self.take(stream, batch, filler, on_taken)
                         rows = slice(first, first + batch)
-                        yield records, piece.records[rows], there, seeds[rows]
-                    begun.popleft()
+                        wanted = piece.records[rows]
+                        records, mask = self.take(stream, wanted, filler, on_taken)
+                        if training and self.meter.first_record_seconds is None:
+                            self.meter.first_record_seconds = self.now() - began
+                        if excluded_numbers.size:
+                            absent = np.isin(wanted, excluded_numbers)
+                            records[absent], mask[absent] = filler, 0
+                        yield records, wanted, mask, seeds[rows]
             finally:
                 stream.close()
 
@@ -252,20 +270,21 @@ class Split:
 
         return decode_batches(dataset, self.columns, repair, threads())
 
-    def take(self, stream: RecordStream, count: int, filler: bytes, on_taken: Taken | None = None) -> tuple[Any, Any]:
-        """Return records as an array of bytes and their mask: 0 for a missing record, which `filler` replaces.
+    def take(self, stream: RecordStream, numbers: Any, filler: bytes, on_taken: Taken | None = None) -> tuple[Any, Any]:
+        """Return the stream's next records as an array of bytes [numbers] and their mask.
 
-        The replacement keeps the order unchanged. `on_taken` receives the records without it.
+        `filler` with a mask of 0 replaces a damaged record and one of number -1, which is no record, so that the order
+        is unchanged. `on_taken` receives the records without it.
         """
         waited = stream.waited_seconds
         with self._keep_problem():
-            found = stream.take(count)
+            taken = stream.take(int((numbers >= 0).sum()))
+            taken += [None] * (len(numbers) - len(taken))
+            if on_taken is not None:
+                on_taken(taken)
         self.meter.waited_for_bytes += stream.waited_seconds - waited
-        if on_taken is not None and found:
-            with self._keep_problem():
-                on_taken(found)
-        whole = [filler if record is None else record for record in found]
-        return np.array(whole, object), np.array([record is not None for record in found], np.float32)
+        whole = [filler if record is None else record for record in taken]
+        return np.array(whole, object), np.array([record is not None for record in taken], np.float32)
 
     @contextmanager
     def _keep_problem(self) -> Iterator[None]:
@@ -312,12 +331,6 @@ def _with_rows(tensor: Any, rows: int) -> Any:
             tensor.values, tf.ensure_shape(tensor.row_splits, [rows + 1]), validate=False
         )
     return tf.ensure_shape(tensor, tf.TensorShape([rows]).concatenate(tensor.shape[1:]))
-
-
-def _seeds(seed: int, piece: Piece) -> Any:
-    """Return a stateless seed of two int64 per example: one from the pass, one from the position."""
-    of_pass = np.int64(int(key(seed, piece.epoch)[0]) >> 1)
-    return np.stack([np.full(piece.positions.shape, of_pass), piece.positions], axis=1)
 
 
 def threads() -> int:

@@ -130,7 +130,7 @@ def find_suspects(built: BuildResult, position: Position) -> Suspects:
     places = np.array([begin.examples + row for row in found or ()], np.int64)
     if not places.size or places.max() >= context.batching.count:
         return Suspects(True)
-    return Suspects(True, tuple(context.order(begin.seed).records(begin.epoch, places).tolist()))
+    return Suspects(True, tuple(context.order(begin).records(begin.epoch, places).tolist()))
 
 
 def locate_records(context: RunContext, records: Sequence[int], cause: str = CAUSE) -> list[BadRecord]:

@@ -137,13 +137,14 @@ class RunContext:
         columns = self.datasets.training.columns
         return self.datasets.preprocess.example_after(columns.example_spec())
 
-    def order(self, seed: int) -> Order:
+    def order(self, position: Position) -> Order:
         """Return the order of the training records; a pass that began with one seed continues with it."""
         dataset, buffer_size = self.datasets.training.dataset, self.data.shuffle_buffer_size
         return training_order(
             dataset.count,
             dataset.mean_record_bytes,
-            seed=seed,
+            seed=position.seed,
+            mixed=position.mixed,
             # A job.json of an older version has only a size, 0 for the stored order.
             shuffle="None" if buffer_size == 0 else self.data.shuffle,
             buffer_size=buffer_size,
@@ -152,8 +153,10 @@ class RunContext:
     @property
     def first(self) -> Position:
         """The position of the first example."""
-        dataset = self.datasets.training.dataset
-        return Position(seed=self.training.seed, epoch=0, examples=0, fingerprint=dataset.fingerprint)
+        split = self.datasets.training
+        return Position(
+            seed=self.training.seed, epoch=0, examples=0, fingerprint=split.dataset.fingerprint, mixed=split.mixed
+        )
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,7 @@ def _policy_without_scaling(context: RunContext, name: str) -> str:
 def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, steps: int) -> Any:
     data: Split = context.datasets.training
     return data.training(
-        order=context.order(position.seed),
+        order=context.order(position),
         batching=context.batching,
         position=position,
         share=context.share,

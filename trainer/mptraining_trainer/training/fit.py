@@ -12,6 +12,7 @@ from typing import Any
 
 from mptraining_api import events
 from mptraining_api.problems import Preempted
+from mptraining_records.reading import order
 from mptraining_records.reading.order import Position
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer
 from mptraining_trainer.checkpoints.state import CheckpointState
@@ -384,6 +385,8 @@ class FitLoop:
             epoch=position.epoch,
             examples=position.examples,
             fingerprint=position.fingerprint,
+            order=order.VERSION,
+            mixed=position.mixed,
             policy=precision_state.policy,
             asked_policy=precision_state.requested_policy,
             checked=precision_state.checked,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mptraining_records.reading.order import Order, Together, key, splitmix64, training_order
+from mptraining_records.reading.order import Order, key, permuted, splitmix64, training_order
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ def _mixing(records: NDArray[np.int64], classes: int, batch: int) -> Mixing:
 ints = st.integers
 SEEDS = ints(-(2**63), 2**64)
 orders = st.builds(
-    Order, count=ints(1, 700), seed=SEEDS, buffer_size=ints(1, 900), streams=ints(1, 80), block_size=ints(1, 200)
-)
-# Orders whose blocks are read together.
-blocks = st.builds(
-    Order, count=ints(100, 700), seed=SEEDS, buffer_size=ints(250, 900), streams=ints(1, 4), block_size=ints(2, 25)
+    Order,
+    count=ints(1, 700),
+    seed=SEEDS,
+    buffer_size=ints(1, 900),
+    streams=ints(1, 80),
+    block=ints(1, 200),
+    shuffle=st.sampled_from([True, True, False]),
 )
 epochs = ints(0, 5)
 
@@ -76,37 +79,44 @@ def test_the_order_is_the_same_for_any_number_of_workers(order: Order, epoch: in
 
 
 @given(orders, epochs)
-def test_each_row_of_a_stream_draws_from_the_last_segments(order: Order, epoch: int) -> None:
-    whole = _all(order, epoch)
-    streams = [whole[number :: order.stream_count] for number in range(order.stream_count)]
-    # A window of one record does not change the streams.
-    unshuffled = _all(Order(order.count, order.seed, 1, order.streams, order.block_size), epoch)
-    cut = [unshuffled[number :: order.stream_count] for number in range(order.stream_count)]
-    for stream, before in zip(streams, cut, strict=True):
-        place = {record: number for number, record in enumerate(before)}
-        moved = [abs(place[record] - number) for number, record in enumerate(stream)]
-        assert max(moved, default=0) < order.segment * order.parts
-    # One after the other, the streams are the permuted blocks.
-    sequence = np.concatenate([np.array(stream) for stream in cut])
-    starts = np.flatnonzero(np.diff(sequence, prepend=-9) != 1)
-    assert (sequence[starts] % order.block_size == 0).all()
-
-
-@given(blocks, epochs)
-def test_the_records_of_a_block_are_within_the_rows_that_are_read_together(order: Order, epoch: int) -> None:
-    together = order.together
-    assert together is not None
+def test_a_window_shuffles_consecutive_records_of_the_permuted_blocks(order: Order, epoch: int) -> None:
     whole = np.array(_all(order, epoch))
-    position = np.empty_like(whole)
-    position[whole] = np.arange(order.count)
-    rows = position // together.row_size
-    # A block in two streams is the only exception: each stream has its own records of it.
-    stream = position % order.stream_count
-    for block in range(-(-order.count // together.block_size)):
-        members = slice(block * together.block_size, (block + 1) * together.block_size)
-        for number in np.unique(stream[members]):
-            of_stream = rows[members][stream[members] == number]
-            assert of_stream.max() - of_stream.min() < together.rows
+    streams = [np.empty(0, np.int64)] * order.stream_count
+    for positions in order.windows(0, order.count):
+        [stream] = np.unique(positions % order.stream_count)
+        assert len(positions) <= order.window
+        streams[stream] = np.concatenate([streams[stream], np.sort(whole[positions])])
+    # Sorted by window, the streams are blocks one after the other, each cut by at most the ends of windows.
+    sequence = np.concatenate(streams)
+    blocks = -(-order.count // order.block)
+    cuts = int((np.diff(sequence) != 1).sum()) + 1
+    assert cuts <= 2 * blocks + 2 * sum(1 for _ in order.windows(0, order.count))
+
+
+@given(orders, ints(0, 699), ints(0, 700))
+def test_windows_hold_each_position_once_by_their_first_one(order: Order, first: int, last: int) -> None:
+    first, last = min(first, order.count), min(last, order.count)
+    windows = list(order.windows(first, last))
+    assert sorted(position for window in windows for position in window.tolist()) == list(range(first, last))
+    begins = [window[0] for window in windows]
+    assert begins == sorted(begins)
+    # Those of a whole epoch, cut.
+    whole = [window[(window >= first) & (window < last)].tolist() for window in order.windows(0, order.count)]
+    assert sorted(window.tolist() for window in windows) == sorted(window for window in whole if window)
+
+
+@given(ints(1, 2000), SEEDS)
+def test_a_permutation_is_one_for_every_size(size: int, seed: int) -> None:
+    assert sorted(permuted(np.arange(size), np.array([size]), key(seed)).tolist()) == list(range(size))
+
+
+def test_a_permutation_sends_each_index_to_each_place_equally_often() -> None:
+    size, seeds = 6, 6000
+    counts = np.zeros((size, size))
+    for seed in range(seeds):
+        counts[np.arange(size), permuted(np.arange(size), np.array([size]), key(seed))] += 1
+    # Chi-square of 25 degrees of freedom: above 60 in 1 of 10,000 cases.
+    assert ((counts - seeds / size) ** 2 / (seeds / size)).sum() < 60
 
 
 def test_seeds_and_epochs_give_different_orders() -> None:
@@ -115,16 +125,14 @@ def test_seeds_and_epochs_give_different_orders() -> None:
 
 
 def test_it_never_changes_so_that_a_job_can_be_resumed_by_a_later_version() -> None:
-    order = Order(20, seed=7, buffer_size=8, streams=4, block_size=3)
-    assert _all(order, 0) == [19, 1, 3, 11, 18, 0, 14, 10, 7, 2, 5, 16, 6, 12, 4, 15, 8, 13, 9, 17]
-    assert _all(order, 1) == [6, 9, 3, 17, 7, 10, 2, 16, 18, 11, 5, 13, 8, 0, 4, 12, 19, 1, 15, 14]
-    assert _all(Order(10, seed=7), 0) == [6, 2, 9, 8, 0, 4, 1, 7, 3, 5]
+    order = Order(20, seed=7, buffer_size=8, streams=4, block=3)
+    assert _all(order, 0) == [12, 5, 16, 0, 14, 10, 17, 1, 13, 9, 6, 2, 4, 15, 7, 18, 3, 11, 8, 19]
+    assert _all(order, 1) == [16, 7, 0, 11, 17, 3, 1, 12, 18, 2, 8, 14, 6, 4, 9, 13, 5, 19, 10, 15]
+    assert _all(Order(10, seed=7), 0) == [4, 1, 9, 8, 6, 0, 3, 5, 2, 7]
 
 
 def _mixed(order: Order) -> Mixing:
-    # In pieces, as a reader asks for them: the time for each grows with the rows that it spans.
-    pieces = np.split(np.arange(order.count), range(1 << 15, order.count, 1 << 15))
-    return _mixing(np.concatenate([order.records(0, piece) for piece in pieces]), classes=1000, batch=256)
+    return _mixing(order.records(0, np.arange(order.count)), classes=1000, batch=256)
 
 
 # 1.28 M records are what ImageNet has; a true shuffle has 226 classes in a batch of 256, and no correlation.
@@ -147,28 +155,47 @@ def test_full_shuffling_is_a_true_shuffle_of_records_of_any_size() -> None:
 
 def test_a_small_buffer_mixes_less_and_none_not_at_all() -> None:
     windowed = training_order(1_280_000, 4_000, seed=3, shuffle="Windowed", buffer_size=10_000)
-    assert windowed.block_size == 12
+    assert windowed.block == 12
     found = _mixed(windowed)
     assert 190 < found.classes < 220
     assert found.near > 0.1
     assert _all(training_order(1000, 4_000, seed=3, shuffle="None"), 1) == list(range(1000))
 
 
-def test_a_window_is_bounded_in_bytes_and_in_records() -> None:
-    large = training_order(10**6, 110_000, seed=0, shuffle="Windowed")
-    assert (large.block_size, large.window_size, large.together) == (1, 9_984, None)
-    medium = training_order(10**6, 4_096, seed=0, shuffle="Windowed")
-    assert (medium.block_size, medium.parts, medium.window_size) == (12, 12, 64_512)
-    assert medium.together == Together(row_size=5_376, block_size=12, rows=14)
-    tiny = training_order(10**8, 20, seed=0, shuffle="Windowed")
-    assert (tiny.block_size, tiny.buffer_size) == (192, 1 << 20)
+@pytest.mark.parametrize(
+    ("count", "record_bytes", "mixed", "block", "buffer_size"),
+    [
+        (10**6, 110_000, False, 1, 10_000),
+        (10**6, 4_096, False, 12, 65_536),
+        (10**8, 20, False, 192, 1 << 20),
+        # Blocks of 1 MiB, and no more than 256 MiB in windows.
+        (10**6, 110_000, True, 10, 2_440),
+        (10**6, 4_096, True, 256, 65_536),
+        # A block is never longer than a window of a stream, nor than an eighth of a stream.
+        (10**6, 10_000_000, True, 1, 26),
+        (500, 100, False, 1, 512),
+        (6_400, 100, True, 12, 6_400),
+    ],
+)
+def test_blocks_and_windows_are_bounded_in_bytes_and_in_records(
+    count: int, record_bytes: int, mixed: bool, block: int, buffer_size: int
+) -> None:
+    order = training_order(count, record_bytes, seed=0, shuffle="Windowed", mixed=mixed)
+    assert (order.block, order.buffer_size) == (block, buffer_size)
 
 
-def test_small_data_sets_are_shuffled_record_by_record() -> None:
-    order = training_order(500, 100, seed=0, shuffle="Windowed")
-    assert order.block_size == 1
-    # All of them are in one row, so that they are read in long ranges.
-    assert order.together == Together(row_size=500)
+@pytest.mark.parametrize(("count", "positions"), [(10**9, 256), (10**9, 1)])
+def test_the_time_for_a_position_does_not_depend_on_the_number_of_records(count: int, positions: int) -> None:
+    order = training_order(count, 1000, seed=0, shuffle="Windowed")
+    asked = np.arange(count // 2, count // 2 + positions)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        order.records(3, asked)
+        next(order.windows(count // 2, count))
+        seconds.append(time.perf_counter() - began)
+    # A sort or a table of all of them takes minutes.
+    assert min(seconds) < 0.1
 
 
 def test_without_shuffling_it_is_the_order_of_the_index_and_empty_for_no_records() -> None:
@@ -176,7 +203,7 @@ def test_without_shuffling_it_is_the_order_of_the_index_and_empty_for_no_records
     assert _all(Order(0, seed=0), 0) == []
 
 
-@pytest.mark.parametrize("wrong", [{"count": -1}, {"buffer_size": 0}, {"streams": 0}, {"block_size": 0}])
+@pytest.mark.parametrize("wrong", [{"count": -1}, {"buffer_size": 0}, {"streams": 0}, {"block": 0}])
 def test_sizes_below_one_and_positions_outside_the_epoch_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be at least"):
         Order(**{"count": 10, "seed": 0} | wrong)

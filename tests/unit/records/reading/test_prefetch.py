@@ -1,4 +1,4 @@
-"""Records in order, for any ranges, budget and time of each range; each block is chosen once."""
+"""Records in order, for any windows, budget and time of each range; each block is read once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from mptraining_records.index import dataset_index
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.read_plan import RangeRead
-from mptraining_records.index.shard_index import Int64s
-from mptraining_records.reading.lookahead import NO_RANGE, Chosen, Lookahead
-from mptraining_records.reading.order import Order, Together
-from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.order import Order
+from mptraining_records.reading.prefetch import RecordStream, Window
 from mptraining_records.reading.reader import Load, RecordReader
 from mptraining_records.tfrecord import framing
 from mptraining_storage import storage
@@ -51,51 +49,75 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordReader]:
         yield reader
 
 
+def _windows(*numbers: Sequence[int]) -> Iterator[Window]:
+    """Yield windows that follow each other."""
+    begin = 0
+    for window in numbers:
+        if len(window):
+            yield Window(begin, np.arange(begin, begin + len(window)), np.array(window, np.int64))
+        begin += len(window)
+
+
 @given(
-    units=st.lists(st.lists(st.integers(-1, len(RECORDS) - 1), max_size=80), max_size=6),
+    numbers=st.lists(st.integers(0, len(RECORDS) - 1), max_size=400),
+    streams=st.integers(1, 5),
+    window=st.integers(1, 80),
     batch=st.integers(1, 100),
     read_ahead=st.integers(1, 50_000),
-    first=st.integers(1, 20),
 )
-def test_the_records_come_in_the_order_of_their_numbers(
-    on_disk: RecordReader, units: list[list[int]], batch: int, read_ahead: int, first: int
+def test_the_records_come_in_the_order_of_their_places(
+    on_disk: RecordReader, numbers: list[int], streams: int, window: int, batch: int, read_ahead: int
 ) -> None:
-    arrays = [np.array(unit, np.int64) for unit in units]
-    stream = RecordStream(on_disk, arrays, read_ahead=read_ahead, first=first)
-    wanted = [RECORDS[number] if number >= 0 else None for unit in units for number in unit]
-    assert list(_all(stream, batch)) == wanted
+    # The places of interleaved streams, each cut into windows of other lengths.
+    places = [
+        part
+        for stream in range(streams)
+        for part in np.split(np.arange(stream, len(numbers), streams), range(stream + 1, len(numbers), window))
+    ]
+    windows = [Window(int(part[0]), part, np.array(numbers)[part]) for part in places if len(part)]
+    stream = RecordStream(on_disk, sorted(windows, key=lambda each: each.begin), read_ahead=read_ahead)
+    assert list(_all(stream, batch)) == [RECORDS[number] for number in numbers]
 
 
 def test_no_more_than_the_read_ahead_is_under_way(tmp_path: Path) -> None:
-    records = [b"x" * 1000] * 500
-    dataset = _write(str(tmp_path), records)
+    dataset = _write(str(tmp_path), [b"x" * 17_000] * 200)
     with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, [np.arange(500)], read_ahead=50_000, first=1)
-        for _ in range(500):
+        # Every second record: the gaps are too long for one range.
+        stream = RecordStream(reader, _windows(range(0, 200, 2)), read_ahead=100_000)
+        for _ in range(90):
             stream.take(1)
-            assert stream.bytes_in_flight <= 50_000
+            assert 60_000 < stream.bytes_in_flight <= 100_000
 
 
 def test_a_record_longer_than_the_read_ahead_comes_alone(tmp_path: Path) -> None:
     records = [b"a" * 10, b"b" * 5_000_000, b"c" * 10]
     dataset = _write(str(tmp_path), records, shards=1)
     with RecordReader(dataset) as reader:
-        assert list(_all(RecordStream(reader, [np.arange(3)], read_ahead=1000), 2)) == records
+        assert list(_all(RecordStream(reader, _windows(range(3)), read_ahead=1000), 2)) == records
 
 
-def test_units_are_drawn_no_sooner_than_they_are_needed(tmp_path: Path) -> None:
+def test_windows_are_drawn_no_sooner_than_they_are_needed(tmp_path: Path) -> None:
     dataset = _write(str(tmp_path), [b"x" * 1000] * 100)
     drawn: list[int] = []
 
-    def units() -> Iterator[Int64s]:
-        for number in range(100):
+    def windows() -> Iterator[Window]:
+        # Without end.
+        for number in itertools.count():
             drawn.append(number)
-            yield np.arange(100)
+            yield Window(100 * number, np.arange(100) + 100 * number, np.arange(100))
 
     with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, units(), read_ahead=100_000)
+        stream = RecordStream(reader, windows(), read_ahead=100_000)
+        assert stream.take(0) == []
+        assert drawn == []
         stream.take(10)
         assert len(drawn) < 5
+        stream.close()
+        # Short records, of which the bytes alone would allow thousands of windows.
+        drawn.clear()
+        stream = RecordStream(reader, windows(), read_ahead=4 << 20)
+        assert len(stream.take(300)) == 300
+        assert len(drawn) < 300
 
 
 @pytest.fixture
@@ -112,31 +134,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[RangeRead]:
     return reads
 
 
-def test_all_ranges_of_a_shuffled_chunk_are_started_early(tmp_path: Path, started: list[RangeRead]) -> None:
+def test_scattered_ranges_are_started_before_they_are_needed(tmp_path: Path, started: list[RangeRead]) -> None:
     dataset = _write(str(tmp_path), [b"x" * 17_000] * 1000, shards=1)
     scattered = np.random.default_rng(1).permutation(500) * 2
     with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, [scattered], read_ahead=16 << 20, first=1)
+        stream = RecordStream(reader, _windows(scattered.tolist()), read_ahead=16 << 20)
         stream.take(1)
         assert len(started) == 500
         stream.close()
-
-
-def test_of_a_short_data_set_few_epochs_are_read_ahead(tmp_path: Path) -> None:
-    dataset = _write(str(tmp_path), [b"x" * 10] * 30)
-    epochs = 0
-
-    def units() -> Iterator[Int64s]:
-        nonlocal epochs
-        while True:
-            epochs += 1
-            yield np.arange(30)
-
-    with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, units())
-        assert len(stream.take(300)) == 300
-        stream.close()
-    assert epochs < 300
 
 
 def test_a_damaged_record_is_an_error_at_its_place_and_not_before(
@@ -145,7 +150,7 @@ def test_a_damaged_record_is_an_error_at_its_place_and_not_before(
     flip(dataset.shards[1].object.uri, -6)
     dataset = dataset_index.build([shard.object.uri for shard in dataset.shards])
     with RecordReader(dataset) as reader:
-        stream = RecordStream(reader, [np.arange(300)], first=300)
+        stream = RecordStream(reader, _windows(range(300)))
         assert stream.take(199) == RECORDS[:199]
         with pytest.raises(InvalidData, match="record 99 at byte"):
             stream.take(1)
@@ -163,10 +168,10 @@ class Test_with_a_disk_cache:
     def test_the_second_pass_asks_the_bucket_for_nothing(self, bucket: str, tmp_path: Path) -> None:
         dataset, cache = _cached(bucket, tmp_path)
         with RecordReader(dataset, cache=cache) as reader:
-            assert list(_all(RecordStream(reader, [np.arange(300)]), 50)) == RECORDS
+            assert list(_all(RecordStream(reader, _windows(range(300))), 50)) == RECORDS
             asked = reader.figures.requests
             shuffled = np.random.default_rng(3).permutation(300)
-            assert list(_all(RecordStream(reader, [shuffled]), 50)) == [RECORDS[number] for number in shuffled]
+            assert list(_all(RecordStream(reader, _windows(shuffled)), 50)) == [RECORDS[number] for number in shuffled]
             assert reader.figures.requests == asked > 0
         cache.close()
         assert list(tmp_path.iterdir()) == []
@@ -196,58 +201,21 @@ class Test_with_a_disk_cache:
             assert reader.read(np.arange(300)) == RECORDS
 
 
-def test_each_block_of_a_shuffled_epoch_is_read_once(tmp_path: Path, started: list[RangeRead]) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_block_of_a_shuffled_epoch_is_read_once(tmp_path: Path, started: list[RangeRead], workers: int) -> None:
     records = [b"%06d" % number + b"x" * 994 for number in range(3000)]
     dataset = _write(str(tmp_path), records)
-    order = Order(len(records), seed=3, buffer_size=600, streams=2, block_size=10)
-    together = order.together
-    assert together is not None
+    order = Order(len(records), seed=3, buffer_size=600, streams=2, block=10)
     with RecordReader(dataset) as reader:
-        units = [
-            order.records(0, np.arange(at, min(3000, at + together.row_size)))
-            for at in range(0, 3000, together.row_size)
-        ]
-        stream = RecordStream(reader, units, together=together, read_ahead=100_000)
-        assert list(_all(stream, 32)) == [records[number] for unit in units for number in unit.tolist()]
-    assert sum(read.length for read in started) < 1.05 * sum(map(len, records)) + 16 * len(records)
-
-
-def _chosen(ahead: Lookahead) -> list[Chosen]:
-    return list(iter(ahead.choose, None))
-
-
-@given(count=st.integers(100, 2000), block_size=st.integers(2, 20), workers=st.sampled_from([1, 2, 3]))
-def test_a_block_is_chosen_once_in_an_epoch(count: int, block_size: int, workers: int) -> None:
-    order = Order(count, seed=3, buffer_size=600, streams=2, block_size=block_size)
-    together = order.together
-    assert together is not None
-    empty = np.empty(0, np.int64)
-    starts = range(0, count, together.row_size)
-    rows = [np.arange(first, min(count, first + together.row_size), workers) for first in starts]
-    epochs = [[order.records(epoch, row) for row in rows] for epoch in range(2)]
-    chosen = _chosen(Lookahead(iter([*epochs[0], empty, *epochs[1]]), together, count))
-    places = np.concatenate([one.places for one in chosen])
-    assert sorted(places.tolist()) == list(range(sum(map(len, itertools.chain(*epochs)))))
-    # A block that two streams share is in two choices at most, in each epoch.
-    blocks = [block for one in chosen for block in np.unique(one.numbers // block_size).tolist()]
-    shared = 2 * (order.stream_count - 1)
-    assert len(blocks) <= 2 * -(-count // block_size) + shared
-
-
-def test_a_unit_without_records_has_no_ranges() -> None:
-    ahead = Lookahead(iter([np.array([-1, -1]), np.array([4, -1])]), Together(2, block_size=2, rows=2), 10)
-    first, second = _chosen(ahead)
-    assert (first.numbers.tolist(), first.unit.tolist()) == ([], [-1, -1])
-    assert (second.numbers.tolist(), second.places.tolist()) == ([4], [2])
-    ahead.set_ranges(second.places, np.array([0]))
-    assert ahead.ranges(0, 4) == [NO_RANGE, NO_RANGE, 0, NO_RANGE]
-    assert ahead.numbers(2, 4) == [4, -1]
-
-
-def test_records_before_a_place_are_dropped() -> None:
-    ahead = Lookahead(iter([np.arange(4), np.arange(4, 8)]), None, 8)
-    _chosen(ahead)
-    ahead.set_ranges(np.arange(8), np.arange(8))
-    ahead.drop(5)
-    assert ahead.ranges(5, 8) == [5, 6, 7]
-    assert ahead.numbers(6, 8) == [6, 7]
+        for worker in range(workers):
+            windows = (
+                Window(int(places[0]) // workers, places // workers, order.records(0, places))
+                for places in order.windows(0, 3000)
+                if places[0] % workers == worker
+            )
+            stream = RecordStream(reader, windows, read_ahead=100_000)
+            numbers = order.records(0, np.arange(worker, 3000, workers))
+            assert list(_all(stream, 32)) == [records[number] for number in numbers.tolist()]
+    # Each end of a window may cut a block, and short gaps between two blocks are read too.
+    assert len(started) <= 300 + sum(1 for _ in order.windows(0, 3000))
+    assert sum(read.length for read in started) < 1.2 * sum(map(len, records))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptraining_records.reading.order import Order, Position, Together
-from mptraining_trainer.data.batching import Batching, Piece, Share, training_pieces, units, validation_pieces
+from mptraining_records.reading.order import Order, Position
+from mptraining_trainer.data.batching import Batching, Piece, Share, pieces, training_spans, validation_spans, windows
 
 Remainder = Literal["Drop", "PadAndMask"]
 
@@ -32,16 +32,20 @@ def steps_of(batching: Batching, position: Position, steps: int, workers: int) -
     size = batching.examples_per_step // workers
     together = []
     for worker in range(workers):
-        pieces = training_pieces(order(batching.count), batching, position, Share(worker, workers))
-        together.append(list(itertools.islice(_steps(pieces, size), steps)))
+        of_worker = training_pieces(order(batching.count), batching, position, Share(worker, workers))
+        together.append(list(itertools.islice(_steps(of_worker, size), steps)))
     return [
         (of_workers[0][0], np.stack([records for _, records in of_workers], axis=1).ravel().tolist())
         for of_workers in zip(*together, strict=True)
     ]
 
 
-def _steps(pieces: Iterator[Piece], size: int) -> Iterator[tuple[int, np.ndarray]]:
-    for piece in pieces:
+def training_pieces(order: Order, batching: Batching, position: Position, share: Share) -> Iterator[Piece]:
+    return pieces(order, training_spans(batching, position), share, batching.examples_per_step)
+
+
+def _steps(parts: Iterator[Piece], size: int) -> Iterator[tuple[int, np.ndarray]]:
+    for piece in parts:
         for row in piece.records.reshape(-1, size):
             yield piece.epoch, row
 
@@ -112,38 +116,35 @@ def test_a_position_that_cannot_fill_a_step_is_followed_by_the_next_pass() -> No
 
 def test_a_long_pass_comes_in_pieces_of_whole_steps() -> None:
     batching = Batching(400_000, 1000, "Drop")
-    pieces = training_pieces(Order(count=400_000, seed=3), batching, START, Share(0, 2))
-    first = next(pieces)
+    parts = training_pieces(Order(count=400_000, seed=3), batching, START, Share(0, 2))
+    first = next(parts)
     assert len(first.records) % 500 == 0
     assert len(first.records) < 200_000, "memory is bounded"
-    second = next(pieces)
+    second = next(parts)
     assert second.positions[0] == first.positions[-1] + 2
 
 
 @settings(deadline=None)
-@given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 3), st.none() | st.integers(1, 40))
-def test_what_is_read_together_is_a_row_of_the_order_in_however_many_pieces(
-    count: int, share: int, workers: int, together: int | None
+@given(counts, shares, workers, st.integers(0, 300), st.sampled_from(["Drop", "PadAndMask"]), st.integers(1, 5))
+def test_the_windows_of_a_share_have_the_records_of_its_pieces(
+    count: int, share: int, workers: int, examples: int, remainder: Remainder, steps: int
 ) -> None:
-    batching = Batching(count, share * workers, "PadAndMask")
-    whole = list(training_pieces(order(count), batching, START, Share(0, workers), 3 * batching.steps_per_pass))
-    # The same positions in pieces of single steps.
-    cut = [
-        Piece(piece.epoch, *(each[begin : begin + share] for each in (piece.records, piece.positions)))
-        for piece in whole
-        for begin in range(0, len(piece.records), share)
-    ]
-    found = list(units(cut, None if together is None else Together(together)))
-    assert np.concatenate(found).tolist() == np.concatenate([piece.records for piece in whole]).tolist()
-    if together is not None:
-        rows = [(piece.epoch, place // together) for piece in whole for place in piece.positions.tolist()]
-        expected: list[int] = []
-        last = rows[0][0]
-        for (epoch, _), of_row in itertools.groupby(rows):
-            # An empty unit separates epochs.
-            expected += [0] * (epoch != last) + [len(list(of_row))]
-            last = epoch
-        assert [len(unit) for unit in found] == expected
+    batching = Batching(count, share * workers, remainder)
+    if batching.steps_per_pass == 0:
+        return
+    spans = list(training_spans(batching, Position(3, 0, examples % count, ""), steps))
+    for worker in range(workers):
+        of_pieces = [piece.records for piece in pieces(order(count), spans, Share(worker, workers), share * workers)]
+        expected = np.concatenate(of_pieces)
+        found = list(windows(order(count), spans, Share(worker, workers)))
+        by_place = {
+            place: number
+            for window in found
+            for place, number in zip(window.places.tolist(), window.numbers.tolist(), strict=True)
+        }
+        assert [by_place[place] for place in range(len(by_place))] == expected[expected >= 0].tolist()
+        assert all(window.begin <= window.places.min() for window in found)
+        assert [window.begin for window in found] == sorted(window.begin for window in found)
 
 
 @settings(deadline=None)
@@ -152,8 +153,11 @@ def test_validation_counts_every_record_once_over_all_workers(count: int, share:
     steps = -(-count // (share * workers))
     of_workers = []
     for worker in range(workers):
-        pieces = validation_pieces(count, share * workers, Share(worker, workers))
-        rows = itertools.islice(_steps(pieces, share), steps * 2)
+        stored = Order(count, seed=0, shuffle=False)
+        spans = validation_spans(count, share * workers)
+        rows = itertools.islice(
+            _steps(pieces(stored, spans, Share(worker, workers), share * workers), share), steps * 2
+        )
         of_workers.append([records for _, records in rows])
     for one_pass in (slice(0, steps), slice(steps, None)):
         records = np.concatenate([np.concatenate(rows[one_pass]) for rows in of_workers])

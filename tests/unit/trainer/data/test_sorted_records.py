@@ -1,7 +1,8 @@
-"""A run reports training data that its manifest describes as sorted by label, which convert writes on request only."""
+"""Training data that are sorted by label are reported; data in random order are read in long blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_records.convert.convert import convert
-from mptraining_records.tfrecord import manifest
+from mptraining_records.tfrecord import example, manifest
+from mptraining_records.tfrecord.sorted_labels import RUN, RUNS, are_mixed
 from mptraining_trainer.data.dataset import report_if_sorted
 
 
@@ -38,3 +40,40 @@ def test_sorted_records_are_a_warning_where_the_shuffling_does_not_mix_them(rows
     assert reported(tmp_path, shuffle="Full") == [("SortedRecords", "Info")]
     assert reported(tmp_path, shuffle="None") == [("SortedRecords", "Warning")]
     assert reported(tmp_path, buffer_size=10) == [("SortedRecords", "Warning")]
+
+
+def _records(labels: Sequence[Any]) -> list[bytes | None]:
+    """Return runs of neighbours, as many as a reader takes, of records with these labels."""
+    begins = np.linspace(0, len(labels) - RUN, RUNS).astype(int)
+    return [example.encode({"label": label}) for begin in begins for label in labels[begin : begin + RUN]]
+
+
+DRAWN = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "mixed"),
+    [
+        (DRAWN.permutation(np.repeat(np.arange(10), 1000)).tolist(), True),
+        (DRAWN.permutation(np.repeat(np.arange(2), 5000)).tolist(), True),
+        (np.repeat(np.arange(1000), 10).tolist(), False),
+        # Shards of which each is sorted.
+        (np.sort(DRAWN.integers(0, 5, (10, 1000)), axis=1).ravel().tolist(), False),
+        # Nothing is known about them.
+        ([1] * 10_000, False),
+        ([0.5] * 10_000, False),
+        ([[1, 2]] * 10_000, False),
+        (["cat", "dog"] * 5_000, False),
+    ],
+    ids=range(8),
+)
+def test_records_without_a_manifest_are_mixed_if_labels_of_neighbours_are(labels: list[Any], mixed: bool) -> None:
+    assert are_mixed("label", _records(labels)) is mixed
+
+
+def test_a_damaged_or_unlabelled_record_leaves_them_unmixed() -> None:
+    records = _records(DRAWN.integers(0, 10, 1000).tolist())
+    assert are_mixed("label", records)
+    assert not are_mixed("class", records)
+    records[33] = None
+    assert not are_mixed("label", records)
