@@ -44,14 +44,14 @@ GROUPS = {
     "one-object": Group("large", {"plain": 8, "gcsfs": 1, "raw-ranges": 0.7}),
     "shards": Group("shards", {_TUNED: 1.2, "interleave": 4, "gcsfs": 1, "raw-ranges": 0.7}, memory=0.3),
     "small": Group("small", {_TUNED: 1.2}, batch=256, memory=0.3),
-    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 3, memory=0.3),
-    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 5, memory=0.3),
+    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 6, memory=0.3),
+    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 10, memory=0.3),
     "unmixed": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, mixed=False, memory=0.3),
     "unmixed-many": Group("many", {_TUNED: 2}, batch=256, buffer=5 / 8, mixed=False, memory=0.3),
     "local": Group("shards", {"plain": 1}, where="disk", memory=1),
     "local-small": Group("small", {"plain": 1}, batch=256, where="disk", memory=1),
-    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 3, memory=1),
-    "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 5, memory=1),
+    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 6, memory=1),
+    "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 10, memory=1),
 }
 FULL = Size(large=768, shards=16, small=96, many=1280)
 

@@ -110,8 +110,9 @@ STREAMS = 64
 # most about b / (b + blocks): 5,461 blocks for 0.05 at b = 256. A block is one read.
 _WINDOW_BYTES = 256 << 20
 _SORTED_BLOCK_BYTES = 48 << 10
-# In data that are mixed already a block may be as long as a read should be.
+# In data that are mixed already a block may be as long as a read should be, and few are as good as many.
 _MIXED_BLOCK_BYTES = 1 << 20
+_MIXED_BLOCKS = 2 * STREAMS
 # In records, for small ones.
 _MAX_WINDOW = 1 << 20
 _MAX_BLOCK = 192
@@ -161,8 +162,9 @@ class Order:
 
     @property
     def window(self) -> int:
-        """The number of consecutive records of one stream that are shuffled against each other."""
-        return max(1, self.buffer_size // self.stream_count)
+        """The number of consecutive records of a stream that are shuffled together: whole blocks, or a part of one."""
+        records = max(1, self.buffer_size // self.stream_count)
+        return records - records % self.block or records
 
     def records(self, epoch: int, positions: Int64s) -> Int64s:
         """Return the record numbers at these positions of an epoch; both of shape [n], positions in 0 … count - 1.
@@ -175,11 +177,10 @@ class Order:
         if not self.shuffle or not positions.size:
             return positions.copy()
         place, stream = np.divmod(positions, self.stream_count)
-        shorter, longer_streams = divmod(self.count, self.stream_count)
         begin, end = self._window_at(place, stream)
         keys = splitmix64(key(self.seed, epoch, _WINDOWS), (begin * self.stream_count + stream).astype(np.uint64))
-        start = stream * shorter + np.minimum(stream, longer_streams) + begin
-        block, offset = np.divmod(start + permuted(place - begin, end - begin, keys), self.block)
+        first = self._start(stream) + begin
+        block, offset = np.divmod(first + permuted(place - begin, end - begin, keys), self.block)
         whole = self.count // self.block
         # The shorter block at the end stays there; due to the rotation it has other records in every epoch.
         inside = np.flatnonzero(block < whole)
@@ -203,10 +204,20 @@ class Order:
 
     def _window_at(self, place: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
         """Return the first place of the window that has this place of a stream, and the place after its last one."""
-        first = np.maximum(1, self.window * (stream + 1) // self.stream_count)
-        number = (place - first) // self.window
-        length = self.count // self.stream_count + (stream < self.count % self.stream_count)
-        return np.maximum(0, first + number * self.window), np.minimum(first + (number + 1) * self.window, length)
+        start, window = self._start(stream), self.window
+        first = np.maximum(1, window * (stream + 1) // self.stream_count)
+        # Windows end with a block, so that each block is read at once.
+        first -= (start + first) % (self.block if window >= self.block else 1)
+        first = np.where(first > 0, first, first + self.block)
+        number = (place - first) // window
+        length = self._start(stream + 1) - start
+        return np.maximum(0, first + number * window), np.minimum(first + (number + 1) * window, length)
+
+    def _start(self, stream: Int64s) -> Int64s:
+        """Return the place of each stream's first record in the sequence of blocks."""
+        shorter, longer_streams = divmod(self.count, self.stream_count)
+        start: Int64s = stream * shorter + np.minimum(stream, longer_streams)
+        return start
 
 
 def training_order(
@@ -214,20 +225,18 @@ def training_order(
 ) -> Order:
     """Return the order of `count` records whose mean size is `record_bytes`.
 
-    Full is a permutation of the records. Windowed permutes blocks of 1 MiB if the records are `mixed` already and of
-    48 KiB if they may be sorted, and then `buffer_size` records with one another: 256 MiB of them without it. Records
-    longer than a block are blocks of their own, so that both are the same.
+    Full is a permutation of the records. Windowed permutes blocks of 48 KiB, and then `buffer_size` records with one
+    another: 256 MiB of them without it. If the records are `mixed` already, it is blocks of 1 MiB, and 128 of them.
+    Records longer than a block are blocks of their own, so that both are the same.
     """
     record_bytes = max(1, record_bytes)
-    # In records. A block of mixed data is in memory from its first use to its last one, however few it has.
-    least = 1 if mixed else _MIN_WINDOW
-    window = buffer_size or min(_MAX_WINDOW, max(least, _WINDOW_BYTES // record_bytes))
-    window = min(window, max(1, -(-count // STREAMS)) * STREAMS)
-    block = 1
-    if shuffle == "Windowed" and mixed:
-        block = min(round(_MIXED_BLOCK_BYTES / record_bytes), window // STREAMS)
-    elif shuffle == "Windowed":
+    if mixed:
+        block = round(_MIXED_BLOCK_BYTES / record_bytes)
+        window = _MIXED_BLOCKS * max(1, block)
+    else:
         block = min(round(_SORTED_BLOCK_BYTES / record_bytes), _MAX_BLOCK)
+        window = max(_MIN_WINDOW, _WINDOW_BYTES // record_bytes)
+    window = min(buffer_size or min(_MAX_WINDOW, window), max(1, -(-count // STREAMS)) * STREAMS)
     # An eighth of a stream at most: then each stream samples a whole sorted data set.
-    block = min(block, count // (8 * STREAMS))
+    block = min(block, window // STREAMS, count // (8 * STREAMS)) if shuffle == "Windowed" else 1
     return Order(count, seed, buffer_size=window, block=max(1, block), shuffle=shuffle != "None")

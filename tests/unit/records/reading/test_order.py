@@ -168,11 +168,12 @@ def test_a_small_buffer_mixes_less_and_none_not_at_all() -> None:
         (10**6, 110_000, False, 1, 10_000),
         (10**6, 4_096, False, 12, 65_536),
         (10**8, 20, False, 192, 1 << 20),
-        # Blocks of 1 MiB, and no more than 256 MiB in windows.
-        (10**6, 110_000, True, 10, 2_440),
-        (10**6, 4_096, True, 256, 65_536),
-        # A block is never longer than a window of a stream, nor than an eighth of a stream.
-        (10**6, 10_000_000, True, 1, 26),
+        # Blocks of 1 MiB, and two of them in a window of each stream.
+        (10**6, 110_000, True, 10, 1_280),
+        (10**6, 4_096, True, 256, 32_768),
+        (10**6, 10_000_000, True, 1, 128),
+        (10**8, 20, True, 16_384, 1 << 20),
+        # A block is never longer than an eighth of a stream.
         (500, 100, False, 1, 512),
         (6_400, 100, True, 12, 6_400),
     ],
