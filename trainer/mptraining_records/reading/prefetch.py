@@ -30,7 +30,7 @@ _LEAST_COST = 16 << 10
 
 
 class Window(NamedTuple):
-    """Records to plan together: their places in the stream, ascending, and their numbers, shape [n] each.
+    """Records to plan together: their places in the stream and their numbers, shape [n] each.
 
     No place is below `begin`.
     """
@@ -118,7 +118,7 @@ class RecordStream:
         while (window := self._upcoming) is not None and (not self._planned or window.begin <= self._planned[0][0]):
             for read in self._reader.plan(window.numbers, window.places):
                 heapq.heappush(self._planned, (int(read.places.min()), next(self._numbers), read))
-            self._planned_end = max(self._planned_end, int(window.places[-1]) + 1)
+            self._planned_end = max(self._planned_end, int(window.places.max()) + 1)
             self._upcoming = next(self._windows, None)
         return self._planned[0][0] if self._planned else None
 

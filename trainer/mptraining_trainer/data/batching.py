@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mptraining_records.reading.order import Order, Position
+from mptraining_records.reading.order import Int64s, Order, Position
 from mptraining_records.reading.prefetch import Window
 
 # The number of positions computed at a time: it bounds the memory of long passes, and a short pass is one piece.
 _POSITIONS_AT_ONCE = 1 << 17
+# Planning a short window takes as long as planning a longer one.
+_PLANNED_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Piece:
     """
 
     epoch: int
-    records: NDArray[np.int64]
-    positions: NDArray[np.int64]
+    records: Int64s
+    positions: Int64s
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,22 @@ def windows(order: Order, spans: Iterable[Span], share: Share) -> Iterator[Windo
     """
     begin = 0
     for span in spans:
-        for positions in order.windows(span.first, span.last):
+        for positions in _joined(order.windows(span.first, span.last)):
             places, remainders = np.divmod(positions - span.first - share.worker, share.workers)
             of_share = remainders == 0
             if of_share.any():
                 numbers = order.records(span.epoch, positions[of_share])
                 yield Window(begin + int(places[0]), begin + places[of_share], numbers)
         begin += max(0, -(-(span.last - span.first - share.worker) // share.workers))
+
+
+def _joined(windows: Iterator[Int64s]) -> Iterator[Int64s]:
+    """Yield windows that follow each other as one, of about `_PLANNED_AT_ONCE` positions."""
+    parts: list[Int64s] = []
+    for positions in windows:
+        parts.append(positions)
+        if sum(map(len, parts)) >= _PLANNED_AT_ONCE:
+            yield np.concatenate(parts)
+            parts = []
+    if parts:
+        yield np.concatenate(parts)
