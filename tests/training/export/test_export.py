@@ -237,7 +237,9 @@ def test_a_saved_model_serves(keras: Keras, tmp_path: Path, capsys: pytest.Captu
     resolved, folder = job(CNN, "saved_model"), tmp_path / "model"
     assert export(trained(keras, resolved, PHOTO), keras, resolved, PHOTO, folder, 1)["main"] == "saved_model"
     assert capsys.readouterr().out == ""
-    assert answers(sys.executable, folder, SERVE) == [expected(folder, PHOTO)]
+    # It keeps the inputs for the answers.
+    outputs = expected(folder, PHOTO)
+    assert answers(sys.executable, folder, SERVE) == [outputs]
 
 
 def test_a_scripts_model_that_keras_cannot_load_again_is_served_as_it_is(
