@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from mptraining_records.tfrecord.example import encode
-from mptraining_trainer.data.decode import decode_batches
+from mptraining_trainer.data.decode import decode_elements
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import options
 from mptraining_trainer.data.schema import Column, Columns
@@ -114,7 +114,7 @@ def test_batches_are_decoded_and_repaired_side_by_side_in_order() -> None:
     batches = from_generator(Source().generate, SIGNATURE).map(
         lambda n, _: (tf.constant([sound, b""]), n, tf.ones([2]), n), num_parallel_calls=2
     )
-    found = list(decode_batches(batches, columns, repair, parallel=2).with_options(options()))
+    found = list(decode_elements(batches, columns, repair, parallel=2).with_options(options()))
     assert [int(number[0]) for *_, number in found] == list(range(COUNT))
     assert all((x.numpy().tolist(), mask.numpy().tolist()) == ([1, 1], [0, 0]) for x, _, _, mask, _ in found)
 

@@ -17,7 +17,7 @@ from mptraining_records.reading.prefetch import RecordStream
 from mptraining_storage import storage
 from mptraining_storage.preconditions import StoredObject
 from mptraining_trainer.data.batching import SINGLE_WORKER, Span, windows
-from mptraining_trainer.data.decode import bytes_per_example
+from mptraining_trainer.data.decode import batched, bytes_per_example, is_decoded_singly
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import Split, options, raise_reading_problems
 from mptraining_trainer.host import available_disk, available_memory
@@ -113,7 +113,10 @@ def _decode_all(split: Split, limit: float) -> tuple[tuple[Any, ...], int] | Non
         tf.TensorSpec([None], tf.int64),
     )
     parts, size = [], 0
-    for part in split.decode(from_generator(contents, signature), filler).with_options(options()):
+    dataset = split.decode(from_generator(contents, signature), filler)
+    if is_decoded_singly(split.columns):
+        dataset = batched(dataset, split.columns, _DECODE_AT_ONCE, drop_remainder=False)
+    for part in dataset.with_options(options()):
         size += sum(map(_memory, tf.nest.flatten(part[:-1], expand_composites=True)))
         if size > limit:
             return None

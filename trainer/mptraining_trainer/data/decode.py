@@ -1,4 +1,4 @@
-"""Decoding of serialized examples to tensors, batch by batch; a record that cannot be decoded does not end a batch."""
+"""Decoding of serialized examples to tensors, one by one or in batches; an undecodable record does not end them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ from mptraining_trainer.data.padding import pad
 from mptraining_trainer.data.schema import Column, Columns
 
 
+def is_decoded_singly(columns: Columns) -> bool:
+    """Whether the examples are decoded one by one, as images and serialized tensors are; numbers in batches."""
+    return any(column.decode in (*IMAGES, "tensor") for column in columns.columns)
+
+
 def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
     """Return a function from a string tensor [batch] to (inputs, labels, weights), for `tf.data.Dataset.map`.
 
     Inputs and labels are one tensor [batch, *shape], or a dict by name if there are several; no labels and no weights
     are an empty tuple. Weights are float32 [batch, *shape]. Features of variable size are RaggedTensors, but where
     padding gives them one shape they are padded. Every tensor has one row for each record, or TensorFlow raises
-    InvalidArgumentError.
+    InvalidArgumentError. For a string tensor [] they are the tensors of one example, without the first dimension.
     """
 
     def decode(serialized: Any) -> tuple[Any, Any, Any]:
+        if serialized.shape.rank == 0:
+            parts: tuple[Any, Any, Any] = tf.nest.map_structure(lambda tensor: tensor[0], decode(serialized[None]))
+            return parts
         tensors: dict[str, Any] = {}
         for column, tensor in zip(columns.columns, stored_tensors.read(serialized, columns.columns), strict=True):
             tensors[column.name] = pad(tensor, column) if column.is_fixed_when_padded else tensor
@@ -38,35 +46,46 @@ def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
     return decode
 
 
-# A function of records [batch], their numbers and their mask, as arrays, that returns records and mask without those
-# that cannot be decoded.
+# A function of records [n], their numbers and their mask, as arrays, that returns records and mask without those that
+# cannot be decoded.
 Repair = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
-def decode_batches(dataset: Any, columns: Columns, repair: Repair, parallel: int) -> Any:
-    """Decode a dataset of (records, numbers, mask, rest) to one of (inputs, labels, weights, mask, rest), in order.
+def decode_elements(dataset: Any, columns: Columns, repair: Repair | None, parallel: int) -> Any:
+    """Decode examples or batches (records, numbers, mask, rest) to (inputs, labels, weights, mask, rest), in order.
 
-    A batch that cannot be decoded is decoded again after `repair`. TensorFlow has no other way to catch an error inside
-    a dataset than a dataset of one element without it. `Dataset.range` is one of the few sources that leave parallel
-    calls as they are under op determinism (see `generator`).
+    One that cannot be decoded is an error, or with `repair` it is decoded again after it. TensorFlow has no other way
+    to catch an error inside a dataset than a dataset of one element without it. `Dataset.range` is one of the few
+    sources that leave parallel calls as they are under op determinism (see `generator`).
     """
     decode = decoder(columns)
 
-    def decode_one(records: Any, numbers: Any, mask: Any, rest: Any) -> Any:
+    def decode_element(records: Any, _: Any, mask: Any, rest: Any) -> tuple[Any, ...]:
+        return (*decode(records), mask, rest)
+
+    def decode_or_repair(records: Any, numbers: Any, mask: Any, rest: Any) -> Any:
         def repaired(_: Any) -> tuple[Any, ...]:
-            sound, remaining = tf.numpy_function(
-                repair, [records, numbers, mask], [tf.string, tf.float32], stateful=False
-            )
-            sound, remaining = tf.ensure_shape(sound, records.shape), tf.ensure_shape(remaining, mask.shape)
-            return (*decode(sound), remaining, rest)
+            several = [tf.reshape(tensor, [-1]) for tensor in (records, numbers, mask)]
+            sound = tf.numpy_function(repair, several, [tf.string, tf.float32], stateful=False)
+            sound = [tf.ensure_shape(tf.reshape(tensor, tf.shape(mask)), mask.shape) for tensor in sound]
+            return decode_element(sound[0], numbers, sound[1], rest)
 
         once = tf.data.Dataset.range(1)
-        decoded = once.map(lambda _: (*decode(records), mask, rest)).ignore_errors()
+        decoded = once.map(lambda _: decode_element(records, numbers, mask, rest)).ignore_errors()
         return decoded.concatenate(once.map(repaired)).take(1)
 
+    if repair is None:
+        return dataset.map(decode_element, num_parallel_calls=parallel, deterministic=True)
     return dataset.interleave(
-        decode_one, cycle_length=parallel, block_length=1, num_parallel_calls=parallel, deterministic=True
+        decode_or_repair, cycle_length=parallel, block_length=1, num_parallel_calls=parallel, deterministic=True
     )
+
+
+def batched(dataset: Any, columns: Columns, size: int, *, drop_remainder: bool = True) -> Any:
+    """Return batches of a dataset of examples; features of variable size are RaggedTensors, as from `decoder`."""
+    # A feature that padding gives one shape is padded when it is decoded.
+    is_ragged = any(column.is_variable and not column.is_fixed_when_padded for column in columns.columns)
+    return (dataset.ragged_batch if is_ragged else dataset.batch)(size, drop_remainder=drop_remainder)
 
 
 def fault(columns: Columns, record: bytes) -> str | None:

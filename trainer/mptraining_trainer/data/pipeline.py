@@ -8,6 +8,7 @@ explicit and tf.data's autotuner is off: it delays the end of an iterator and ma
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,15 +35,16 @@ from mptraining_trainer.data.batching import (
     validation_spans,
     windows,
 )
-from mptraining_trainer.data.decode import bytes_per_example, decode_batches, fault
+from mptraining_trainer.data.decode import batched, bytes_per_example, decode_elements, fault, is_decoded_singly
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.padding import pad_all
-from mptraining_trainer.data.preprocess import Preprocess
+from mptraining_trainer.data.preprocess import FIELD, Preprocess
 from mptraining_trainer.data.schema import Columns
 
 # The maximum share of free memory, when training begins, for records that are read ahead.
 _PREFETCH_BYTES = 64 << 20
+_MAX_PREFETCH = 32
 
 # A function that receives the records of one batch.
 Taken = Callable[[Sequence[bytes | None]], None]
@@ -75,7 +77,8 @@ class Split:
 
     The records are stored in random order if they are `mixed`.
 
-    `problems` collects errors of its pipelines; see `raise_reading_problems`.
+    `problems` collects errors of its pipelines, and `newest` has the record numbers of the newest batches, at least of
+    all that are between the reader and the model; see `raise_reading_problems`.
     """
 
     dataset: DatasetIndex
@@ -86,6 +89,7 @@ class Split:
     now: Callable[[], float]
     mixed: bool = False
     problems: list[Problem] = field(default_factory=list)
+    newest: deque[Any] = field(default_factory=lambda: deque(maxlen=2 * _MAX_PREFETCH + 3 * threads()))
 
     @property
     def count(self) -> int:
@@ -168,9 +172,13 @@ class Split:
             dataset = self._from_memory(numbers, batch, excluded)
         else:
             dataset = self._from_records(numbers, batch, excluded, training=training, on_taken=taken)
-        # A feature that padding gives one shape is padded when it is decoded.
-        ragged = any(column.is_variable and not column.is_fixed_when_padded for column in self.columns.columns)
-        dataset = preprocess.apply(dataset, batch=batch, training=training, parallel=threads(), ragged=ragged)
+        is_single = self.cached is None and is_decoded_singly(self.columns)
+        if preprocess.per_example is not None and not is_single:
+            dataset, is_single = dataset.unbatch(), True
+        dataset = preprocess.map_examples(dataset, training=training, parallel=threads())
+        if is_single:
+            dataset = batched(dataset, self.columns, batch)
+        dataset = preprocess.map_batches(dataset, parallel=threads())
         spec = self.columns.example_spec()
         named_inputs, named_labels = [one.name for one in spec.inputs], [one.name for one in spec.labels]
 
@@ -186,7 +194,7 @@ class Split:
 
         dataset = dataset.map(batch_of, num_parallel_calls=1)
         size = max(1, batch * bytes_per_example(self.columns.columns))
-        return dataset.prefetch(max(2, min(32, _PREFETCH_BYTES // size))).with_options(options())
+        return dataset.prefetch(max(2, min(_MAX_PREFETCH, _PREFETCH_BYTES // size))).with_options(options())
 
     def _from_memory(self, numbers: Numbers, batch: int, excluded: Collection[int]) -> Any:
         filler, absent = 0, np.empty(0, np.int64)
@@ -253,22 +261,38 @@ class Split:
         return self.decode(from_generator(contents, signature).prefetch(4), filler)
 
     def decode(self, dataset: Any, filler: bytes) -> Any:
-        """Decode a dataset of (records, numbers, mask, rest) to one of (inputs, labels, weights, mask, rest).
+        """Decode batches (records, numbers, mask, rest) to batches or examples (inputs, labels, weights, mask, rest).
 
-        A record that cannot be decoded is reported as damaged; `filler` with a mask of 0 replaces it.
+        They are examples if `is_decoded_singly`. With badRecords: Skip, a record that cannot be decoded is reported as
+        damaged, and `filler` with a mask of 0 replaces it; otherwise it is an error, see `raise_reading_problems`.
         """
 
         def repair(records: Any, numbers: Any, mask: Any) -> tuple[Any, Any]:
             records, mask = records.copy(), mask.copy()
             for place in np.flatnonzero(mask):
-                cause = fault(self.columns, records[place])
-                if cause is not None:
-                    with self._keep_problem():
-                        self.reader.report_damaged(int(numbers[place]), cause)
-                    records[place], mask[place] = filler, 0
+                with self._keep_problem():
+                    if self._is_damaged(int(numbers[place]), records[place]):
+                        records[place], mask[place] = filler, 0
             return records, mask
 
-        return decode_batches(dataset, self.columns, repair, threads())
+        skips = self.reader.bad_records.action == "Skip"
+        if is_decoded_singly(self.columns):
+            dataset = dataset.unbatch()
+        return decode_elements(dataset, self.columns, repair if skips else None, threads())
+
+    def raise_damage(self) -> None:
+        """Raise InvalidData if one of the `newest` records cannot be decoded."""
+        for numbers in reversed(tuple(self.newest)):
+            for number, record in zip(numbers.tolist(), self.reader.read(numbers), strict=True):
+                if record is not None:
+                    self._is_damaged(number, record)
+
+    def _is_damaged(self, number: int, record: bytes) -> bool:
+        """Return whether the record cannot be decoded, and report it then; raises InvalidData as `report_damaged`."""
+        cause = fault(self.columns, record)
+        if cause is not None:
+            self.reader.report_damaged(number, cause)
+        return cause is not None
 
     def take(self, stream: RecordStream, numbers: Any, filler: bytes, on_taken: Taken | None = None) -> tuple[Any, Any]:
         """Return the stream's next records as an array of bytes [numbers] and their mask.
@@ -284,7 +308,9 @@ class Split:
                 on_taken(taken)
         self.meter.waited_for_bytes += stream.waited_seconds - waited
         whole = [filler if record is None else record for record in taken]
-        return np.array(whole, object), np.array([record is not None for record in taken], np.float32)
+        mask = np.array([record is not None for record in taken], np.float32)
+        self.newest.append(numbers[mask > 0])
+        return np.array(whole, object), mask
 
     @contextmanager
     def _keep_problem(self) -> Iterator[None]:
@@ -301,12 +327,8 @@ class Split:
             if number in excluded:
                 continue
             record = self.reader.read(np.array([number], np.int64))[0]
-            if record is None:
-                continue
-            cause = fault(self.columns, record)
-            if cause is None:
+            if record is not None and not self._is_damaged(number, record):
                 return record
-            self.reader.report_damaged(number, cause)
         raise InvalidData(
             self.dataset.shards[0].object.uri, "every record is damaged", next_step="Convert the data again."
         )
@@ -318,9 +340,13 @@ def raise_reading_problems(*splits: Split | None) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        for split in splits:
-            if split is not None and split.problems:
+        opened = [split for split in splits if split is not None]
+        for split in opened:
+            if split.problems:
                 raise split.problems[0] from error
+        if "IteratorGetNext" in str(error) and FIELD not in str(error):
+            for split in opened:
+                split.raise_damage()
         raise
 
 

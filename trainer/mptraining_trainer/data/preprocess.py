@@ -29,28 +29,25 @@ class Preprocess:
     per_example: Callable[..., Any] | None = None
     per_batch: Callable[[Any], Any] | None = None
 
-    def apply(self, dataset: Any, *, batch: int, training: bool, parallel: int, ragged: bool = False) -> Any:
-        """Map a dataset of batches (inputs, labels, weights, mask, seeds).
+    def map_examples(self, dataset: Any, *, training: bool, parallel: int) -> Any:
+        """Map a dataset of examples (inputs, labels, weights, mask, seed), whose features are not padded."""
+        if self.per_example is None:
+            return dataset
+        call = _caller(self.per_example, training)
+        return dataset.map(
+            lambda inputs, labels, weights, mask, seed: (*call(inputs, labels, seed), weights, mask, seed),
+            num_parallel_calls=parallel,
+            deterministic=True,
+        )
 
-        With `ragged` they may have RaggedTensors: a function for one example gets each without padding.
-        """
-        if self.per_example is not None:
-            call = _caller(self.per_example, training)
-            dataset = dataset.unbatch()
-            dataset = dataset.map(
-                lambda inputs, labels, weights, mask, seed: (*call(inputs, labels, seed), weights, mask, seed),
-                num_parallel_calls=parallel,
-                deterministic=True,
-            )
-            dataset = (dataset.ragged_batch if ragged else dataset.batch)(batch, drop_remainder=True)
-        if self.per_batch is not None:
-            per_batch = self.per_batch
-            dataset = dataset.map(
-                lambda inputs, *rest: (scoped(per_batch, inputs), *rest),
-                num_parallel_calls=parallel,
-                deterministic=True,
-            )
-        return dataset
+    def map_batches(self, dataset: Any, *, parallel: int) -> Any:
+        """Map a dataset of batches (inputs, …)."""
+        per_batch = self.per_batch
+        if per_batch is None:
+            return dataset
+        return dataset.map(
+            lambda inputs, *rest: (scoped(per_batch, inputs), *rest), num_parallel_calls=parallel, deterministic=True
+        )
 
     def example_after(self, example: ExampleSpec) -> ExampleSpec:
         """Return the spec of one example after the per-example function. Raises InvalidProgram if it fails."""

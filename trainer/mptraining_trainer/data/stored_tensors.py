@@ -221,4 +221,9 @@ def _of_contents(stored: Any, decode: Any, signature: Any) -> Any:
 
 
 def _map(contents: Any, decode: Any, signature: Any) -> Any:
+    if contents.shape == (1,):
+        # A loop takes longer than the decoding of a small image.
+        decoded = decode(contents[0])[None]
+        is_ragged = isinstance(signature, tf.RaggedTensorSpec)
+        return tf.RaggedTensor.from_tensor(decoded, ragged_rank=1) if is_ragged else decoded
     return tf.map_fn(decode, contents, fn_output_signature=signature, parallel_iterations=_DECODED_AT_ONCE)
