@@ -103,6 +103,11 @@ class Feature(Model):
     resize: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = Field(
         None, description="Height and width that images are resized to."
     )
+    decode_scale: Literal["Auto", "Full"] | None = Field(
+        None,
+        description="Auto: with resize, a JPEG of at least twice that size is decoded at 1/2, 1/4 or 1/8 of its own. "
+        "Full: at its own size.",
+    )
     sequence: bool | None = Field(
         None, description="The feature is a feature list of tf.train.SequenceExample; its steps are the first size."
     )

@@ -97,6 +97,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "data.features[].shape": Default("a scalar"),
         "data.features[].decode": _none("the values of the feature"),
         "data.features[].resize": _none(),
+        "data.features[].decodeScale": Default("Auto"),
         "data.features[].sequence": Default("false: a feature of tf.train.Example, or of the context"),
         "data.features[].default": _none("a record without the feature is damaged, padding is 0"),
         "data.features[].defaultText": _none("a record without the feature is damaged, padding is the empty text"),

@@ -135,6 +135,13 @@ DATA_RULES: tuple[Rule, ...] = (
     ),
     rule(
         "spec.data.features[]",
+        "spec.data.features[].decodeScale",
+        absent("decodeScale") | given_as("decode", "jpeg"),
+        "decodeScale for JPEGs only",
+        "Remove decodeScale: others are decoded at full size.",
+    ),
+    rule(
+        "spec.data.features[]",
         "spec.data.features[].shape",
         absent_or_not("decode", "raw") | present("shape"),
         "the shape of the tensor whose bytes are stored",

@@ -95,6 +95,41 @@ def test_resized_integers_are_rounded_not_cut() -> None:
     assert found.item() == 2
 
 
+@pytest.mark.parametrize(("sizes", "resize"), [((40, 50), (22, 24)), ((9, 30), (18, 10)), ((1, 1), (4, 4))])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_resized_images_are_those_of_tensorflow(sizes: tuple[int, int], resize: tuple[int, int], dtype: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (*sizes, 3), np.uint8)
+    expected = tf.image.resize(pixels, resize, antialias=True)
+    found = decoded(column(dtype, (*resize, 3), "png", resize), picture(pixels, "PNG"))[0]
+    assert np.array_equal(found, np.round(expected) if dtype == "uint8" else expected)
+
+
+PHOTO = np.random.default_rng(0).integers(0, 256, (65, 100, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "resize", "full_scale", "ratio"),
+    [
+        ("JPEG", (33, 20), False, 1),
+        ("JPEG", (20, 51), False, 1),
+        ("JPEG", (32, 50), False, 2),
+        ("JPEG", (17, 10), False, 2),
+        ("JPEG", (16, 25), False, 4),
+        ("JPEG", (8, 12), False, 8),
+        ("JPEG", (1, 1), False, 8),
+        ("JPEG", (8, 12), True, 1),
+        ("PNG", (8, 12), False, None),
+    ],
+)
+def test_a_jpeg_is_decoded_at_the_smallest_scale_of_its_new_size(
+    kind: str, resize: tuple[int, int], full_scale: bool, ratio: int | None
+) -> None:
+    content = picture(PHOTO, kind)
+    pixels = tf.io.decode_png(content) if ratio is None else tf.io.decode_jpeg(content, ratio=ratio)
+    one = replace(column("float32", (*resize, 3), "jpeg", resize), full_scale=full_scale)
+    assert np.array_equal(decoded(one, content)[0], tf.image.resize(pixels, resize, antialias=True))
+
+
 def test_several_inputs_are_a_dict_by_name() -> None:
     both = Columns((Column("a", "int64", (), None, None), column("float32", (2,)), LABEL), ("label",), None)
     inputs, _, _ = decoder(both)(tf.constant([encode({"a": 7, "x": [1.0, 2.0], "label": 0})]))

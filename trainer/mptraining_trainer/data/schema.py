@@ -52,7 +52,8 @@ class Column:
     The first dimension is None if it varies. It is padded with `default` to the longest of a batch, or to the smallest
     of `boundaries` (in ascending order) that is enough; with `ragged` it is not padded. `length_name` is the name of a
     further input with its size. `default` is also the value of a feature that a record does not have; None if it must
-    have it. `sequence`: see `Feature`. `typical_size` is an estimate of the first dimension for memory.
+    have it. `sequence`: see `Feature`. `typical_size` is an estimate of the first dimension for memory. `full_scale`:
+    a JPEG is never decoded at a reduced scale.
     """
 
     name: str
@@ -67,11 +68,17 @@ class Column:
     length_name: str | None = None
     typical_size: float = 1.0
     is_label: bool = False
+    full_scale: bool = False
 
     @property
     def is_variable(self) -> bool:
         """Whether the first dimension varies."""
         return is_variable(self.shape, self.decode)
+
+    @property
+    def is_reducible(self) -> bool:
+        """Whether a JPEG that is resized to at most half may be decoded at a reduced scale."""
+        return self.decode == "jpeg" and self.resize is not None and not self.full_scale
 
     @property
     def is_optional(self) -> bool:
@@ -134,6 +141,7 @@ def to_features(columns: Sequence[Column]) -> tuple[JobFeature, ...]:
                 "bucketBoundaries": list(column.boundaries) or None,
                 "ragged": column.ragged or None,
                 "lengthName": column.length_name,
+                "decodeScale": "Full" if column.full_scale else None,
             }
         )
         for column in columns
@@ -160,6 +168,7 @@ def decide_columns(
                 boundaries=tuple(sorted({*(feature.bucket_boundaries or ())})),
                 ragged=bool(feature.ragged),
                 length_name=feature.length_name,
+                full_scale=feature.decode_scale == "Full",
             )
             for feature in data.features
         )
@@ -300,6 +309,8 @@ def _describe(column: Column, role: str) -> str:
         text += f" from {column.decode}"
     if column.resize:
         text += f" resized to {column.resize[0]}x{column.resize[1]}"
+    if column.is_reducible:
+        text += ", of twice that size or more decoded at 1/2, 1/4 or 1/8"
     if column.boundaries:
         text += f" padded to {' or '.join(map(str, column.boundaries))}"
     elif column.is_variable:

@@ -17,7 +17,7 @@ from mptraining_api.spec import Data, Program
 from mptraining_records.tfrecord.example import encode
 from mptraining_records.tfrecord.features import Feature
 from mptraining_records.tfrecord.manifest import Manifest
-from mptraining_trainer.data.schema import Columns, decide_columns
+from mptraining_trainer.data.schema import Columns, decide_columns, to_features
 
 
 def png(height: int, width: int) -> bytes:
@@ -97,6 +97,20 @@ PICTURE = {"image": png(4, 5), "label": 1}
 def test_images_of_mixed_sizes_become_one_by_resizing() -> None:
     found, _ = columns([PICTURE], features=image(shape=[0, 0, 3], resize=[8, 6]))
     assert found.describe()[0] == "image: uint8 [8, 6, 3] from png resized to 8x6"
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({}, "resized to 8x6, of twice that size or more decoded at 1/2, 1/4 or 1/8"),
+        ({"decodeScale": "Full"}, "resized to 8x6"),
+    ],
+)
+def test_the_scale_of_large_jpegs_is_described_and_kept_by_an_export(fields: dict[str, str], end: str) -> None:
+    described = features("image", "uint8", shape=[0, 0, 3], decode="jpeg", resize=[8, 6], **fields)
+    found, _ = columns([PICTURE], features=described)
+    assert found.describe()[0] == f"image: uint8 [8, 6, 3] from jpeg {end}"
+    assert to_features(found.columns)[0].decode_scale == fields.get("decodeScale")
 
 
 @pytest.mark.parametrize(
