@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 from hack.bench.figures import figure, progress, publish
+from hack.bench.records import decoding
 from hack.bench.records.child import OWN
 from hack.bench.records.data import Size
 from hack.bench.records.measure import Bench, Outcome, print_progress, running
@@ -58,15 +59,20 @@ FULL = Size(large=768, shards=16, small=96, many=1280)
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hack.bench.records", description=__doc__)
-    parser.add_argument("--only", choices=GROUPS, nargs="+", default=[], help="these figures alone")
+    parser.add_argument(
+        "--only", choices=[*GROUPS, *decoding.GROUPS], nargs="+", default=[], help="these figures alone"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of each reader (3)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
     began = time.monotonic()
     with running(FULL) as bench:
         progress(f"{time.monotonic() - began:.0f} s to make the data and start the servers")
-        for name in arguments.only or GROUPS:
-            _measure(bench, name, GROUPS[name], arguments.rounds)
+        for name in arguments.only or (*GROUPS, *decoding.GROUPS):
+            if name in decoding.GROUPS:
+                decoding.measure(bench, name, arguments.rounds)
+            else:
+                _measure(bench, name, GROUPS[name], arguments.rounds)
             progress(f"{name}: {time.monotonic() - began:.0f} s so far")
 
 

@@ -61,10 +61,9 @@ def read_once(task: Task) -> Measured:
 
         import mptraining_storage.http_session  # noqa: F401
     gc.collect()
-    before = _memory("VmRSS")
-    # 5 sets the peak to the current resident memory, see proc(5).
-    Path("/proc/self/clear_refs").write_text("5")
-    cpu, began, first = _cpu(), time.monotonic(), 0.0
+    before = memory("VmRSS")
+    reset_peak()
+    cpu, began, first = cpu_seconds(), time.monotonic(), 0.0
     count = size = digest = 0
     for batch in _read(task):
         first = first or time.monotonic() - began
@@ -75,8 +74,8 @@ def read_once(task: Task) -> Measured:
     return Measured(
         seconds=seconds,
         first_batch=first,
-        peak=_memory("VmHWM") - before,
-        cpu_seconds=_cpu() - cpu,
+        peak=memory("VmHWM") - before,
+        cpu_seconds=cpu_seconds() - cpu,
         records=count,
         size=size,
         digest=digest,
@@ -93,12 +92,18 @@ def _read(task: Task) -> Iterator[Sequence[bytes]]:
     return shuffled(task.patterns, task.batch, reads=peer.reads, buffer=task.shuffle)
 
 
-def _cpu() -> float:
+def cpu_seconds() -> float:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def _memory(name: str) -> int:
+def reset_peak() -> None:
+    """Set VmHWM to the current resident memory."""
+    # See proc(5).
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory(name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024

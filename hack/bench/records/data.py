@@ -2,10 +2,12 @@
 
 large    one object           shards   the same records in many
 small    4 kB a record        many     so many of 4 kB that no reader keeps them all in memory
+images   JPEGs of 500 x 400   photos   JPEGs of 1000 x 800
 """
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from mptraining_records.tfrecord import framing
+from mptraining_records.tfrecord import example, framing
 
 BUCKET = "bench"
 _MB = 1_000_000
@@ -29,6 +31,8 @@ class Size:
     many: int
     record: int = 100_000
     small_record: int = 4_000
+    images: int = 2_000
+    photos: int = 1_000
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ def make(root: Path, size: Size) -> dict[str, Data]:
         "shards": _write(root, "shards", large, size.shards),
         "small": _write(root, "small", list(_records(2, size.small * _MB, size.small_record)), 8),
         "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.shards),
+        "images": _write(root, "images", list(_images(5, size.images, (500, 400))), size.shards),
+        "photos": _write(root, "photos", list(_images(6, size.photos, (1000, 800))), size.shards),
     }
 
 
@@ -74,6 +80,24 @@ def _records(seed: int, total: int, mean: int) -> Iterator[bytes]:
         record = draw.randbytes(draw.randint(mean * 4 // 5, mean * 6 // 5))
         total -= len(record)
         yield record
+
+
+def _images(seed: int, count: int, size: tuple[int, int]) -> Iterator[bytes]:
+    """Yield Examples of JPEGs of this width and height: parts of two photos."""
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    photos = [Image.fromarray(photo) for photo in load_sample_images().images]
+    draw = random.Random(seed)
+    for number in range(count):
+        photo = photos[number % len(photos)]
+        width = draw.randint(photo.width // 2, photo.width)
+        height = min(photo.height, width * size[1] // size[0])
+        left, top = draw.randint(0, photo.width - width), draw.randint(0, photo.height - height)
+        content = io.BytesIO()
+        part = photo.resize(size, Image.Resampling.BICUBIC, (left, top, left + width, top + height))
+        part.save(content, "JPEG", quality=90)
+        yield example.encode({"image": content.getvalue(), "label": number})
 
 
 def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 from unittest import mock
 
 import obstore
@@ -27,6 +28,7 @@ from tests.testbed.gcs.proxy import Counters, StorageProxy
 # 50 ms a request and 20 MB/s a stream: low enough that two cores do not hide a reader's design.
 SHAPE = Shape(latency=0.05, stream_rate=20e6)
 _SECONDS = 300
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Bench:
             for key in each.keys:
                 obstore.get(self._store, key).bytes()
         with mock.patch.dict(os.environ, STORAGE_EMULATOR_HOST=proxy.http):
-            for name in ("large", "shards", "small", "many"):
-                own_reader.publish_index(data[name].patterns("bucket"))
+            for records in data.values():
+                own_reader.publish_index(records.patterns("bucket"))
         proxy.set(SHAPE)
 
     @property
@@ -67,14 +69,13 @@ class Bench:
             BUCKET, config={"base_url": self.proxy.http, "skip_signature": True}, client_options={"allow_http": True}
         )
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, function: Callable[[Task], Result], task: Task) -> Result:
         """Run the task in a process of its own."""
         self.proxy.reset()
         spawn = multiprocessing.get_context("spawn")
         environment = mock.patch.dict(os.environ, self._environment(task))
         with environment, ProcessPoolExecutor(1, mp_context=spawn) as process:
-            measured = process.submit(read_once, task).result(_SECONDS)
-        return Outcome(measured, self.proxy.counters())
+            return process.submit(function, task).result(_SECONDS)
 
     def read(
         self,
@@ -89,8 +90,8 @@ class Bench:
         """Read a whole epoch and check that every record appears once; the reader that measures the limit drops its
         records unread.
         """
-        outcome = self.run(Task(reader, data.patterns(where), batch, shuffle=shuffle, mixed=mixed))
-        measured = outcome.measured
+        measured = self.run(read_once, Task(reader, data.patterns(where), batch, shuffle=shuffle, mixed=mixed))
+        outcome = Outcome(measured, self.proxy.counters())
         if reader == "raw-ranges":
             return Outcome(replace(measured, size=data.framed), outcome.seen)
         if (measured.records, measured.digest) != (data.count, data.digest):
