@@ -181,6 +181,11 @@ def expect(found: Run, message: str, capfd: pytest.CaptureFixture[str]) -> None:
             r"data\.tfrecord: record 63 at byte \d+ is damaged: feature 'x' has 1 values; expected 2 .*records verify`",
         ),
         (
+            records(*rows(63), *rows(1, x=[1.0])),
+            {"features": TYPED, "cache": "None", "shuffle": {"bufferSize": 0}},
+            r"data\.tfrecord: record 63 at byte \d+ is damaged: feature 'x' has 1 values; expected 2 .*records verify`",
+        ),
+        (
             records(*({"x": bytes(16), "label": 0} for _ in range(16))),
             {"features": [{"name": "x", "dtype": "float16", "shape": [4], "decode": "raw"}, TYPED[1]]},
             r"^spec.data.train: .*record 0 at byte 0: feature 'x' has 16 bytes; expected 8 bytes .*\. Correct",
@@ -193,7 +198,7 @@ def expect(found: Run, message: str, capfd: pytest.CaptureFixture[str]) -> None:
     ids=[
         "empty glob", "absent file", "no TFRecord", "empty file", "mixed shapes", "misspelt label", "no label",
         "zero steps", "missing feature", "label out of range", "one later label out of range", "NaN", "one odd record",
-        "raw of another shape",
+        "one odd record of a stream", "raw of another shape",
         "preprocess takes one", "preprocess fails", "preprocess misspelt", "preprocess cannot be imported",
     ],
 )  # fmt: skip
