@@ -6,20 +6,17 @@ another connection.
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from urllib.parse import quote
 
 from mptraining_storage import gcs_clients
 from mptraining_storage.http_connections import Response
 from mptraining_storage.pace import SHORTEST_SECONDS
 
-# The first bytes of a response that refuses the request; the rest says no more.
-_MAX_ERROR = 4 << 10
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/")
 
 
@@ -64,8 +61,8 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
             cause = ""
             while start + got < end and not cause:
                 try:
-                    count = _read_into(response, into[got : end - start])
-                except (OSError, http.client.HTTPException) as error:
+                    count = response.read_into(into[got : end - start])
+                except OSError as error:
                     count, cause = 0, _cause(error)
                 got += count
                 seconds = time.monotonic() - began
@@ -73,9 +70,6 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
                     cause = cause or "the connection was cut"
                 elif start + got < end and seconds > SHORTEST_SECONDS and seconds > pace.limit(len(into)):
                     cause = f"the connection is slow, {got / 1e3:,.0f} kB in {seconds:.1f} s"
-            if not cause and response.length == got:
-                # This leaves the connection open, which `http.client` would close with an unread body.
-                response.close()
     finally:
         # A slow request that failed counts as well: the limit then grows while all of them are slow. A quick refusal
         # says nothing about the speed.
@@ -113,17 +107,6 @@ def _end_of_range(response: Response, start: int, end: int) -> int:
     return min(int(sent[2]) + 1, start + length)
 
 
-def _read_into(response: Response, into: memoryview) -> int:
-    """Read what one read of the socket brings, so that a slow connection is noticed; 0 at the end."""
-    if not response.chunked:
-        # http.client's own `readinto` returns only when the whole buffer is filled.
-        count: int = response.fp.readinto1(into)
-        return count
-    piece = response.read1(len(into))
-    into[: len(piece)] = piece
-    return len(piece)
-
-
 @contextmanager
 def _response(
     endpoint: gcs_clients.Endpoint, bucket: str, key: str, timeout: float, headers: dict[str, str]
@@ -132,31 +115,26 @@ def _response(
 
     The connection is kept for other requests if the response was read to its end, and closed otherwise.
     """
-    path = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}?alt=media"
-    connection = endpoint.connections.acquire()
-    response: Response | None = None
+    target = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}?alt=media"
+    connection = response = None
     try:
-        if connection.sock is None:
-            connection.connect()
-        connection.sock.settimeout(min(timeout, gcs_clients.READING[1]))
-        connection.request("GET", path, headers=headers)
-        response = cast(Response, connection.getresponse())
+        connection = endpoint.connections.acquire()
+        connection.settimeout(min(timeout, gcs_clients.READING[1]))
+        response = endpoint.connections.request(connection, "GET", target, headers)
         endpoint.record_response(response.status)
         if response.status not in (200, 206):
-            text = response.read(_MAX_ERROR).decode(errors="replace")
+            text = response.read().decode(errors="replace")
             if response.status == 401:
                 endpoint.renew_token(headers)
             raise HttpError(response.status, text, seconds_of(response.fields.get("retry-after")))
         yield response
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         raise ConnectionFailed(_cause(error)) from error
     finally:
-        if response is not None and response.isclosed():
+        if response is not None and response.length == 0 and response.keeps_open:
             endpoint.connections.release(connection)
-        else:
+        elif connection is not None:
             connection.close()
-            if response is not None:
-                response.close()
 
 
 def seconds_of(retry_after: str | None) -> float:
@@ -164,10 +142,7 @@ def seconds_of(retry_after: str | None) -> float:
     return float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    if isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead):
-        return "the connection was cut"
-    found = error.strerror if isinstance(error, OSError) else ""
-    return str(found or error).partition("\n")[0][:200]
+    return (error.strerror or str(error)).partition("\n")[0][:200]

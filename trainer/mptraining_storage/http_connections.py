@@ -1,7 +1,7 @@
-"""Kept-alive HTTP connections to the storage service, shared by all threads.
+"""Kept-alive HTTP/1.1 connections to the storage service, shared by all threads.
 
-The connections are those of `http.client`: a response is read into the caller's own buffer, and Python's lock is free
-while a thread waits for bytes.
+A body is received from the socket into the caller's own buffer. Over TLS the file object of `http.client` costs half as
+much again as the decryption, and its parser of headers more than all else that Python does for a short range.
 """
 
 from __future__ import annotations
@@ -10,58 +10,101 @@ import base64
 import functools
 import os
 import select
+import socket
 import ssl
 import urllib.request
 import weakref
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, LineTooLong, UnknownProtocol
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# As http.client's limits.
-_MAX_LINE, _MAX_HEADERS = 65536, 100
+_MAX_HEAD = 64 << 10
+# One call of `sendall` has to end within the time-out, however much it sends.
+_PIECE = 256 << 10
+_CUT = "the connection was cut"
 
 
-class Response(HTTPResponse):
-    """A response with its headers in a dictionary, by lower-case names.
+class Response:
+    """A response whose body is received as it is read: `fields` are the headers by their lower-case names.
 
-    http.client parses headers with the parser of e-mail messages, which takes longer than all else that Python does for
-    a range.
+    `length` is the rest of the body in bytes, None if only the end of the connection ends it. Raises OSError.
     """
 
-    fields: dict[str, str]
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._received = bytearray()
+        self.status = 100
+        while 100 <= self.status < 200:
+            first, *lines = self._until(b"\r\n\r\n", _MAX_HEAD).decode("iso-8859-1").split("\r\n")
+            version, _, status = first.partition(" ")
+            if not version.startswith("HTTP/1.") or not status[:3].isdecimal():
+                raise ConnectionError(f"it sent {first[:40]!r} instead of an HTTP response")
+            self.status = int(status[:3])
+        self.fields: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            before = self.fields.get(name := name.lower())
+            self.fields[name] = value.strip() if before is None else f"{before}, {value.strip()}"
+        length = self.fields.get("content-length", "")
+        self.length = 0 if self.status in (204, 304) else int(length) if length.isdecimal() else None
+        if self.fields.get("transfer-encoding", "").lower() == "chunked":
+            self._received = bytearray(b"".join(self._chunks()))
+            self.length = len(self._received)
+        closing = "close" in self.fields.get("connection", "").lower() or version == "HTTP/1.0"
+        self.keeps_open = self.length is not None and not closing
 
-    def begin(self) -> None:
-        """Read the status line and the headers."""
-        status = 100
-        while 100 <= status < 200:
-            version, status, reason = self._read_status()  # type: ignore[attr-defined]
-            fields = self._read_fields()
-        if not version.startswith("HTTP/1."):
-            raise UnknownProtocol(version)
-        self.version = 10 if version == "HTTP/1.0" else 11
-        self.code = self.status = status
-        self.reason = reason.strip()
-        # The base class looks for `Connection` in them.
-        self.headers = self.msg = self.fields = fields  # type: ignore[assignment]
-        self.chunked = fields.get("transfer-encoding", "").lower() == "chunked"
-        self.chunk_left = None
-        length = fields.get("content-length", "")
-        self.length = int(length) if length.isdecimal() and not self.chunked else None
-        if status in (204, 304):
-            self.length = 0
-        self.will_close = self._check_close() or (self.length is None and not self.chunked)  # type: ignore[attr-defined]
+    def read_into(self, into: memoryview) -> int:
+        """Fill the beginning of `into` by one read of the socket, so that a slow connection is noticed.
 
-    def _read_fields(self) -> dict[str, str]:
-        fields: dict[str, str] = {}
-        for _ in range(_MAX_HEADERS):
-            line = self.fp.readline(_MAX_LINE + 1)
-            if len(line) > _MAX_LINE:
-                raise LineTooLong("header line")
-            if line in (b"\r\n", b"\n", b""):
-                return fields
-            name, _, value = line.decode("iso-8859-1").partition(":")
-            fields[name.lower()] = value.strip()
-        raise HTTPException(f"more than {_MAX_HEADERS} headers")
+        Return the number of bytes; 0 at the end of the body or of the connection.
+        """
+        most = len(into) if self.length is None else min(len(into), self.length)
+        if not most:
+            return 0
+        if self._received:
+            count = min(most, len(self._received))
+            into[:count] = self._received[:count]
+            del self._received[:count]
+        else:
+            count = self._socket.recv_into(into, most)
+        if self.length is not None:
+            self.length -= count
+        return count
+
+    def read(self) -> bytes:
+        """Read the rest of the body."""
+        body, piece = bytearray(), memoryview(bytearray(_PIECE))
+        while count := self.read_into(piece):
+            body += piece[:count]
+        if self.length:
+            raise ConnectionError(_CUT)
+        return bytes(body)
+
+    def _chunks(self) -> Iterator[bytearray]:
+        while size := int(self._until(b"\r\n", _MAX_HEAD).partition(b";")[0], 16):
+            self._receive(size + 2)
+            yield self._received[:size]
+            del self._received[: size + 2]
+        while self._until(b"\r\n", _MAX_HEAD):
+            pass
+
+    def _until(self, mark: bytes, most: int) -> bytearray:
+        """Return the bytes before `mark`, and drop both; raises ConnectionError if there are more than `most`."""
+        while (end := self._received.find(mark)) < 0:
+            if len(self._received) > most:
+                raise ConnectionError("it sent no end of the headers")
+            self._receive(len(self._received) + 1)
+        before = self._received[:end]
+        del self._received[: end + len(mark)]
+        return before
+
+    def _receive(self, count: int) -> None:
+        """Receive until there are at least `count` bytes."""
+        while len(self._received) < count:
+            piece = self._socket.recv(_MAX_HEAD)
+            if not piece:
+                raise ConnectionError(_CUT)
+            self._received += piece
 
 
 class Connections:
@@ -72,45 +115,64 @@ class Connections:
         parts = urlsplit(url)
         self._is_secure = parts.scheme == "https"
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if self._is_secure else 80)
+        self._address = f"{parts.hostname}:{parts.port or (443 if self._is_secure else 80)}"
+        self._netloc = parts.netloc
         self._use_proxies = use_proxies
         self._connect_timeout = connect_timeout
         # The last one that was released is used first, so that the server closes those that are not needed.
-        self._idle: list[HTTPConnection] = []
+        self._idle: list[socket.socket] = []
         weakref.finalize(self, _close, self._idle)
 
-    def acquire(self) -> HTTPConnection:
-        """Return an idle connection that the server has not closed, else a new one, which connects when it is used."""
-        while True:
+    def acquire(self) -> socket.socket:
+        """Return an idle connection that the server has not closed, else a new one. Raises OSError."""
+        while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                return self._new()
-            if _is_open(connection):
+                break
+            # The server sends bytes on an idle connection only when it closes it.
+            poll = select.poll()
+            poll.register(connection, select.POLLIN)
+            if not poll.poll(0):
                 return connection
             connection.close()
+        return self._connect()
 
-    def release(self, connection: HTTPConnection) -> None:
+    def release(self, connection: socket.socket) -> None:
         """Take back a connection whose response was read to its end."""
         self._idle.append(connection)
 
-    def _new(self) -> HTTPConnection:
+    def request(
+        self, connection: socket.socket, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Response:
+        """Send a request and receive the headers of its response. Raises OSError."""
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        if body or method in ("POST", "PUT"):
+            lines.append(f"Content-Length: {len(body)}\r\n")
+        connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: {self._netloc}\r\n{''.join(lines)}\r\n".encode())
+        view = memoryview(body)
+        for at in range(0, len(body), _PIECE):
+            connection.sendall(view[at : at + _PIECE])
+        return Response(connection)
+
+    def _connect(self) -> socket.socket:
         proxy = _proxy("https" if self._is_secure else "http", self._host) if self._use_proxies else ""
-        address = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        host, port = (address.hostname or "", address.port or 80) if proxy else (self._host, self._port)
-        connection = (
-            HTTPSConnection(host, port, timeout=self._connect_timeout, context=self._tls)
-            if self._is_secure
-            else HTTPConnection(host, port, timeout=self._connect_timeout)
-        )
-        connection.response_class = Response
-        if proxy:
-            headers = {}
-            if address.username:
-                secret = f"{unquote(address.username)}:{unquote(address.password or '')}".encode()
-                headers["Proxy-Authorization"] = f"Basic {base64.b64encode(secret).decode()}"
-            connection.set_tunnel(self._host, self._port, headers)
-        return connection
+        way = urlsplit(f"http://{self._address}" if not proxy else proxy if "://" in proxy else f"http://{proxy}")
+        connection = socket.create_connection((way.hostname or "", way.port or 80), self._connect_timeout)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if proxy:
+                lines = f"CONNECT {self._address} HTTP/1.1\r\nHost: {self._address}\r\n"
+                if way.username:
+                    secret = base64.b64encode(f"{unquote(way.username)}:{unquote(way.password or '')}".encode())
+                    lines += f"Proxy-Authorization: Basic {secret.decode()}\r\n"
+                connection.sendall(f"{lines}\r\n".encode())
+                if (status := Response(connection).status) != 200:
+                    raise ConnectionError(f"the proxy {way.hostname} answered HTTP {status}")
+            return self._tls.wrap_socket(connection, server_hostname=self._host) if self._is_secure else connection
+        except BaseException:
+            connection.close()
+            raise
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -126,18 +188,9 @@ class Connections:
         )
 
 
-def _close(connections: list[HTTPConnection]) -> None:
-    for each in connections:
-        each.close()
-
-
-def _is_open(connection: HTTPConnection) -> bool:
-    """Return whether an idle connection can be used; the server sends bytes on one only when it closes it."""
-    if connection.sock is None:
-        return False
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return not poll.poll(0)
+def _close(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _proxy(scheme: str, host: str) -> str:

@@ -1,7 +1,7 @@
 """Credentials as a platform engineer configures them, against Google's protocols: a key, an external account, the
 metadata server of GKE; and the messages about one that is misconfigured.
 
-One process makes all requests, with both clients: http.client reads, google-cloud-storage lists and writes.
+One process makes all requests, with both clients: one reads, google-cloud-storage lists and writes.
 """
 
 from __future__ import annotations
