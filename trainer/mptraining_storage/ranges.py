@@ -115,42 +115,38 @@ def _fill(uri: str, start: int, into: memoryview, version: str | None, traffic: 
 
 def windows(
     objects: Sequence[StoredObject], traffic: Traffic, skip_uris: set[str] | None = None
-) -> Iterator[tuple[StoredObject, int, bytes]]:
+) -> Iterator[tuple[StoredObject, int, memoryview]]:
     """Yield (object, first byte, content) for every window of every object, one object after the other.
 
-    At most `STREAMS` windows of `RANGE` bytes are fetched ahead. The caller skips the rest of an object by adding its
-    URI to `skip_uris`. Raises InvalidData and StorageUnavailable as `fetch`, the latter also if a whole object differs
-    from its CRC32C.
+    A window has at most `RANGE` bytes, a short object is one. At most `MOST_STREAMS` windows are fetched ahead, and as
+    many bytes as `STREAMS` long ones. The caller skips the rest of an object by adding its URI to `skip_uris`. Raises
+    InvalidData and StorageUnavailable as `fetch`, the latter also if a whole object differs from its CRC32C.
     """
     skipped = set() if skip_uris is None else skip_uris
-
-    def remaining() -> Iterator[tuple[StoredObject, int]]:
-        for object in objects:
-            for start in range(0, object.size, RANGE):
-                if object.uri in skipped:
-                    break
-                yield object, start
-
-    def begin(object: StoredObject, start: int) -> Future[memoryview]:
-        length = min(RANGE, object.size - start)
-        return pool.submit(fetch, object.uri, start, length, version=object.version, traffic=traffic)
-
+    wanted = (
+        (stored, start) for stored in objects for start in range(0, stored.size, RANGE) if stored.uri not in skipped
+    )
     ahead: deque[tuple[StoredObject, int, Future[memoryview]]] = deque()
-    wanted = remaining()
-    crc = 0
-    with ThreadPoolExecutor(STREAMS, thread_name_prefix="windows") as pool:
+    ahead_bytes = crc = 0
+    with ThreadPoolExecutor(MOST_STREAMS, thread_name_prefix="windows") as pool:
         try:
             while True:
-                while len(ahead) < STREAMS and (following := next(wanted, None)):
-                    ahead.append((*following, begin(*following)))
+                while len(ahead) < MOST_STREAMS and ahead_bytes < STREAMS * RANGE and (window := next(wanted, None)):
+                    stored, start = window
+                    length = min(RANGE, stored.size - start)
+                    load = pool.submit(fetch, stored.uri, start, length, version=stored.version, traffic=traffic)
+                    ahead.append((stored, start, load))
+                    ahead_bytes += length
                 if not ahead:
                     return
-                object, start, load = ahead.popleft()
-                content = bytes(load.result())
-                crc = google_crc32c.extend(crc if start else 0, content)
-                if start + len(content) == object.size and object.crc32c not in (None, crc):
-                    raise StorageUnavailable(object.uri, "what arrived differs from the object's CRC32C")
-                if object.uri not in skipped:
-                    yield object, start, content
+                stored, start, load = ahead.popleft()
+                content = load.result()
+                ahead_bytes -= len(content)
+                # The extension in C takes an array, and no memoryview.
+                crc = google_crc32c.extend(crc if start else 0, np.asarray(content))
+                if start + len(content) == stored.size and stored.crc32c not in (None, crc):
+                    raise StorageUnavailable(stored.uri, "what arrived differs from the object's CRC32C")
+                if stored.uri not in skipped:
+                    yield stored, start, content
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mptraining_records.index import dataset_index, sidecar
+from mptraining_records.index import dataset_index
 from mptraining_records.reading.order import Shuffle, training_order
 from mptraining_records.reading.prefetch import RecordStream
 from mptraining_records.reading.reader import RecordReader
@@ -29,5 +29,4 @@ def records(
 
 def publish_index(patterns: Sequence[str]) -> None:
     """Write the sidecars, as `mptj records index` does."""
-    for shard in dataset_index.build(patterns).shards:
-        sidecar.save(shard)
+    dataset_index.publish(patterns)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mptraining_api.problems import InvalidData, StorageUnavailable
-from mptraining_records.index import dataset_index, sidecar
+from mptraining_records.index import dataset_index
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.reading.prefetch import RecordStream, Window
@@ -121,8 +121,7 @@ class Test_with_some_requests_failing:
 
     def test_an_index_is_the_same(self, dataset: DatasetIndex, shards: str, proxy: StorageProxy) -> None:
         proxy.change(rules=tuple(replace(rule, what="any", share=0.1) for rule in NOISE))
-        for shard in dataset.shards:
-            storage.delete(sidecar.uri_of(shard.object.uri))
+        storage.delete_prefix(f"{shards}/.index")
         traffic = Traffic()
         built = dataset_index.build([f"{shards}/*.tfrecord"], traffic=traffic)
         assert built.fingerprint == dataset.fingerprint

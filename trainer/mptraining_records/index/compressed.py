@@ -99,13 +99,13 @@ def _write_before_damage(inflate: zlib._Decompress, piece: bytes, file: BinaryIO
 
 def _pieces(object: StoredObject, traffic: Traffic) -> Iterator[bytes]:
     if storage.is_remote(object.uri):
-        contents = (content for _, _, content in windows([object], traffic))
+        contents: Iterator[bytes | memoryview] = (content for _, _, content in windows([object], traffic))
     else:
         starts = range(0, object.size, _READ)
         contents = (storage.read_range(object.uri, start, _READ, version=object.version) for start in starts)
     for content in contents:
         for at in range(0, len(content), _READ):
-            yield content[at : at + _READ]
+            yield bytes(content[at : at + _READ])
 
 
 @functools.cache

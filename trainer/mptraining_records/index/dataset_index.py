@@ -12,10 +12,11 @@ from typing import Literal
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.index import compressed, remote_scan, scanner, sidecar
+from mptraining_records.index import compressed, remote_scan, scanner
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s, ShardIndex
+from mptraining_records.index.sidecar import Sidecars
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import OVERHEAD, BadRecord
 from mptraining_storage import storage
@@ -100,16 +101,14 @@ def build(
     is no record at all.
     """
     objects = find(patterns) if objects is None else objects
-    remote = [object for object in objects if storage.is_remote(object.uri)]
-    known = sidecar.load_all(remote)
-    missing = {object.uri for object in remote} - known.keys()
+    remote = [stored for stored in objects if storage.is_remote(stored.uri)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="index") as pool:
-        local = (object for object in objects if not storage.is_remote(object.uri))
-        known |= {shard.object.uri: shard for shard in pool.map(index_local_file, local)}
+        local = (stored for stored in objects if not storage.is_remote(stored.uri))
+        known = {shard.object.uri: shard for shard in pool.map(index_local_file, local)}
     known |= remote_scan.scan_shared(
-        objects, missing, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
+        remote, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
     )
-    shards = tuple(known[object.uri] for object in objects)
+    shards = tuple(known[stored.uri] for stored in objects)
     policy = bad_records or BadRecords()
     for shard in shards:
         if shard.damage is not None:
@@ -202,17 +201,21 @@ def publish(
     a TFRecord file, or the bucket may not be written to.
     """
     objects = find(patterns)
-    remote = [object for object in objects if storage.is_remote(object.uri)]
-    existing = {} if force else sidecar.load_all(remote)
-    found = {uri: IndexedShard(shard, "kept") for uri, shard in existing.items()}
-    with remote_scan.Publisher() as publisher:
-        for shard in remote_scan.scan([object for object in remote if object.uri not in existing], progress=progress):
-            publisher.add(shard)
+    remote = [stored for stored in objects if storage.is_remote(stored.uri)]
+    sidecars = Sidecars(remote)
+    if not force:
+        sidecars.load()
+    found = {uri: IndexedShard(shard, "kept") for uri, shard in sidecars.shards.items()}
+    left = [stored for stored in remote if stored.uri not in found]
+    with remote_scan.Publisher(sidecars) as publisher:
+        for shard in remote_scan.scan(left, packed=sidecars.compressed, progress=progress):
+            if shard.object.uri not in sidecars.compressed:
+                publisher.add(shard)
             found[shard.object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "written")
     if publisher.problem is not None:
         raise publisher.problem
-    for object in objects:
-        if object.uri not in found:
-            shard = index_local_file(object)
-            found[object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "local")
-    return IndexReport(tuple(found[object.uri] for object in objects))
+    for stored in objects:
+        if stored.uri not in found:
+            shard = index_local_file(stored)
+            found[stored.uri] = IndexedShard(shard, "compressed" if shard.expanded else "local")
+    return IndexReport(tuple(found[stored.uri] for stored in objects))

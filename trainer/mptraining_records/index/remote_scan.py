@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Self
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
@@ -12,15 +13,17 @@ from mptraining_records.index import compressed, sidecar
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.index.sidecar import Sidecars
 from mptraining_records.tfrecord import framing
 from mptraining_storage import storage
 from mptraining_storage.preconditions import StoredObject
 from mptraining_storage.ranges import Traffic, windows
 
-# Parallel requests for the first bytes of objects.
-_HEAD_REQUESTS = 16
 # Parallel writes of sidecars.
-_WRITES = 16
+_WRITES = 4
+# A sidecar has so many shards, or the shards of so many bytes: what a worker scans in a few seconds, after which the
+# others learn of it, and which an attempt that ends loses.
+_MOST_SHARDS, _MOST_BYTES = 1000, 256 << 20
 # A worker waits for the next sidecar of its peers for `_TIMEOUT_SECONDS`, plus the scan of the largest missing object
 # at this speed.
 _MIN_BYTES_PER_SECOND = 50e6
@@ -31,6 +34,7 @@ _POLL_SECONDS = 2.0
 def scan(
     objects: Sequence[StoredObject],
     *,
+    packed: Set[str] = frozenset(),
     cache: DiskCache | None = None,
     traffic: Traffic | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -38,39 +42,38 @@ def scan(
     """Yield the index of each object, in their order, as soon as it is complete.
 
     The bytes read are written to `cache`, so that nothing is fetched twice; `progress` gets the bytes done and all
-    bytes. Raises InvalidData if an object is not a TFRecord file or was replaced, StorageUnavailable.
+    bytes. The objects in `packed` are known to be compressed. Raises InvalidData if an object is not a TFRecord file or
+    was replaced, StorageUnavailable.
     """
-    done, total = 0, sum(object.size for object in objects)
+    done, total = 0, sum(stored.size for stored in objects)
     traffic = traffic or Traffic()
-    abandoned: set[str] = set()
-    coming = windows(objects, traffic, abandoned)
-    for object in objects:
-        walk = FrameWalk(object)
+    skipped = set(packed)
+    coming = windows(objects, traffic, skipped)
+    for stored in objects:
+        walk = FrameWalk(stored)
         is_cached = cache is not None
-        found: ShardIndex | None = None
         fed = 0
-        while fed < object.size and found is None:
+        while fed < stored.size and stored.uri not in skipped:
             _, start, content = next(coming)
             fed = start + len(content)
-            is_cached = is_cached and cache is not None and cache.write(object.uri, start, content)
+            is_cached = is_cached and cache is not None and cache.write(stored.uri, start, content)
             try:
                 walk.feed(content)
             except framing.CompressedFile:
-                abandoned.add(object.uri)
-                found = compressed.scan(object, traffic=traffic)
+                skipped.add(stored.uri)
             done += len(content)
             if progress:
                 progress(done, total)
-        if found is None:
-            found = walk.finish()
+        if stored.uri in skipped:
+            yield compressed.scan(stored, traffic=traffic)
+        else:
             if is_cached and cache is not None:
-                cache.mark_complete(object.uri)
-        yield found
+                cache.mark_complete(stored.uri)
+            yield walk.finish()
 
 
 def scan_shared(
     objects: Sequence[StoredObject],
-    missing: Set[str],
     *,
     worker: int,
     workers: int,
@@ -80,52 +83,62 @@ def scan_shared(
     notice: Callable[[str], None] | None = None,
     timeout_seconds: float = _TIMEOUT_SECONDS,
 ) -> dict[str, ShardIndex]:
-    """Return the index of every `missing` object by URI; scan and publish this worker's share, wait for the others'.
+    """Return the index of every object by URI, from its sidecar if there is one.
 
-    Shares are cut from all `objects`, which every worker lists identically; `missing` changes while others publish.
-
-    This worker also scans the objects that the others do not publish in time, or cannot publish, and the compressed
-    ones, which every worker needs on its own disk. Raises as `scan`.
+    Scan and publish this worker's share of the others, and wait for those of the other workers. All workers list the
+    same objects, of which their shares are cut. This worker also scans the objects that the others do not publish in
+    time, or cannot publish, and the compressed ones, which every worker needs on its own disk. Raises as `scan`.
     """
-    mine = [object for object in objects[worker::workers] if object.uri in missing]
-    objects = [object for object in objects if object.uri in missing]
-    readable = objects
-    if workers > 1:
-        with ThreadPoolExecutor(_HEAD_REQUESTS, thread_name_prefix="heads") as pool:
-            uncompressed = list(pool.map(_is_uncompressed, objects))
-        readable = [object for object, is_uncompressed in zip(objects, uncompressed, strict=True) if is_uncompressed]
-    found: dict[str, ShardIndex] = {}
-    plain_uris = {object.uri for object in readable}
-    mine = [object for object in mine if object.uri in plain_uris]
-    with Publisher() as publisher:
-        for shard in scan(mine, cache=cache, traffic=traffic, progress=progress):
-            found[shard.object.uri] = shard
+    sidecars = Sidecars(objects)
+    sidecars.load()
+    scanned: dict[str, ShardIndex] = {}
+    with Publisher(sidecars) as publisher:
+        for shard in scan(sidecars.missing(objects[worker::workers]), cache=cache, traffic=traffic, progress=progress):
+            scanned[shard.object.uri] = shard
             publisher.add(shard)
     if publisher.problem is None:
-        found |= _wait_for([object for object in readable if object.uri not in found], timeout_seconds)
+        _wait_for([stored for stored in objects if stored.uri not in scanned], sidecars, timeout_seconds)
     elif notice:
         notice(_unpublished(publisher.problem))
-    left = [object for object in objects if object.uri not in found]
-    return found | {shard.object.uri: shard for shard in scan(left, cache=cache, traffic=traffic, progress=progress)}
+    known = sidecars.shards | scanned
+    left = [stored for stored in objects if stored.uri not in known]
+    rest = scan(left, packed=sidecars.compressed, cache=cache, traffic=traffic, progress=progress)
+    return known | {shard.object.uri: shard for shard in rest}
 
 
 class Publisher:
-    """Writes sidecars in parallel; after the first `problem` it writes no more. The end of the block waits for all."""
+    """Writes sidecars in the background; after the first `problem` it writes no more.
 
-    def __init__(self) -> None:
+    The end of the block waits for all, and deletes the outdated sidecars.
+    """
+
+    def __init__(self, sidecars: Sidecars) -> None:
         self.problem: Problem | None = None
+        self._sidecars = sidecars
+        self._folder = ""
+        self._waiting: list[ShardIndex] = []
+        self._waiting_bytes = 0
         self._pool = ThreadPoolExecutor(_WRITES, thread_name_prefix="sidecar")
 
     def add(self, shard: ShardIndex) -> None:
-        """Write the sidecar of one shard; a compressed one has none."""
-        if shard.expanded is None and self.problem is None:
-            self._pool.submit(self._save, shard)
+        """Write the sidecar of this shard, together with those of the next ones of its folder."""
+        if shard.object.uri.rpartition("/")[0] != self._folder:
+            self._send()
+            self._folder = shard.object.uri.rpartition("/")[0]
+        self._waiting.append(shard)
+        self._waiting_bytes += shard.object.size
+        if len(self._waiting) == _MOST_SHARDS or self._waiting_bytes >= _MOST_BYTES:
+            self._send()
 
-    def _save(self, shard: ShardIndex) -> None:
-        if self.problem is not None:
-            return
+    def _send(self) -> None:
+        if self._waiting and self.problem is None:
+            self._pool.submit(self._save, self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _save(self, shards: list[ShardIndex]) -> None:
         try:
-            sidecar.save(shard)
+            if self.problem is None:
+                sidecar.save(*shards)
         except (InvalidData, StorageUnavailable) as problem:
             self.problem = problem
 
@@ -133,7 +146,14 @@ class Publisher:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._send()
         self._pool.shutdown(cancel_futures=error is not None)
+        if error is not None or self.problem is not None:
+            return
+        for file in self._sidecars.outdated:
+            # Another worker may have replaced or deleted it, and it does no harm.
+            with suppress(InvalidData, StorageUnavailable):
+                storage.delete(file.uri, version=file.version)
 
 
 def _unpublished(problem: Problem) -> str:
@@ -146,26 +166,14 @@ def _unpublished(problem: Problem) -> str:
     )
 
 
-def _wait_for(objects: Sequence[StoredObject], timeout_seconds: float) -> dict[str, ShardIndex]:
-    """Wait for the sidecars of these objects; returns those that other workers write in time."""
-    found: dict[str, ShardIndex] = {}
+def _wait_for(objects: Sequence[StoredObject], sidecars: Sidecars, timeout_seconds: float) -> None:
+    """Load the sidecars of these objects as other workers write them, until all are there or none comes in time."""
     pause, waited = threading.Event(), 0.0
-    while left := [object for object in objects if object.uri not in found]:
-        if loaded := sidecar.load_all(left):
-            found |= loaded
+    while left := sidecars.missing(objects):
+        if sidecars.load():
             waited = 0.0
-        elif waited > timeout_seconds + max(object.size for object in left) / _MIN_BYTES_PER_SECOND:
-            break
+        elif waited > timeout_seconds + max(stored.size for stored in left) / _MIN_BYTES_PER_SECOND:
+            return
         else:
             pause.wait(_POLL_SECONDS)
             waited += _POLL_SECONDS
-    return found
-
-
-def _is_uncompressed(object: StoredObject) -> bool:
-    head = storage.read_range(object.uri, 0, framing.HEADER, version=object.version) if object.size else b""
-    try:
-        framing.refuse_known(object.uri, head)
-    except framing.CompressedFile:
-        return False
-    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +17,6 @@ from mptraining_records.index import dataset_index, remote_scan, scanner, sideca
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
 from mptraining_records.index.disk_cache import DiskCache
-from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.tfrecord import framing
 from mptraining_storage import ranges, storage
@@ -156,7 +154,7 @@ def test_a_long_object_comes_in_parallel_windows(bucket: str) -> None:
 class Test_workers:
     def test_read_every_object_once_between_them(self, bucket: str) -> None:
         patterns = _write(bucket)
-        # Each expands for itself what is compressed, and has read its first bytes to see that: here all of them.
+        # Each expands for itself what is compressed; one has read its first bytes to see that: here all of them.
         packed = gzip.compress(b"".join(map(framing.encode, RECORDS)))
         storage.write(f"{bucket}/9.tfrecord", packed)
         traffics = [Traffic() for _ in range(3)]
@@ -169,14 +167,12 @@ class Test_workers:
         assert len({dataset.fingerprint for dataset in built}) == 1
         assert built[0].count == 2 * len(RECORDS)
         read = sum(traffic.figures.bytes for traffic in traffics)
-        assert read == sum(shard.object.size for shard in built[0].shards) + 5 * len(packed)
+        assert read == sum(shard.object.size for shard in built[0].shards) + 3 * len(packed)
 
     def test_do_not_wait_for_ever_for_one_that_is_gone(self, bucket: str) -> None:
         _write(bucket)
         objects = storage.glob(f"{bucket}/*.tfrecord")
-        found = remote_scan.scan_shared(
-            objects, {each.uri for each in objects}, worker=1, workers=2, timeout_seconds=0.0
-        )
+        found = remote_scan.scan_shared(objects, worker=1, workers=2, timeout_seconds=0.0)
         assert sum(shard.count for shard in found.values()) == len(RECORDS)
 
     @pytest.mark.parametrize("problem", [InvalidData, StorageUnavailable])
@@ -185,7 +181,7 @@ class Test_workers:
     ) -> None:
         patterns = _write(bucket)
 
-        def refused(shard: object) -> None:
+        def refused(*shards: object) -> None:
             raise problem(bucket, "it says why")
 
         monkeypatch.setattr(sidecar, "save", refused)
@@ -194,20 +190,6 @@ class Test_workers:
         assert dataset.count == len(RECORDS)
         assert len(said) == 1
         assert "mptj records index" in said[0]
-
-
-def test_sidecars_are_written_in_parallel(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    patterns = _write(bucket, shards=8)
-    together = threading.Barrier(8)
-    save = sidecar.save
-
-    def waiting(shard: ShardIndex) -> None:
-        together.wait(timeout=60)
-        save(shard)
-
-    monkeypatch.setattr(sidecar, "save", waiting)
-    assert dataset_index.build(patterns).count == len(RECORDS)
-    assert dataset_index.publish(patterns).count("kept") == 8
 
 
 def test_content_that_differs_from_the_listed_checksum_is_not_indexed(bucket: str) -> None:

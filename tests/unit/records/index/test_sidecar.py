@@ -83,11 +83,29 @@ def test_every_shard_gets_an_index_that_jobs_find(shards: list[str], bucket: str
     assert dataset_index.publish([f"{bucket}/data/*"], force=True).count("written") == 3
 
 
-def test_local_and_compressed_files_get_none(tmp_path: Path, bucket: str, write_shard: WriteShard) -> None:
+def test_shards_of_a_folder_share_a_file_that_outlives_the_change_of_some(
+    shards: list[str], bucket: str, write_shard: WriteShard
+) -> None:
+    dataset_index.publish([f"{bucket}/data/*"])
+    [first] = storage.list_objects(f"{bucket}/data/.index")
+    write_shard(shards[0], [b"four"])
+    report = dataset_index.publish([f"{bucket}/data/*"])
+    assert [each.state for each in report.shards] == ["written", "kept", "kept"]
+    assert first in storage.list_objects(f"{bucket}/data/.index")
+    for uri in shards:
+        write_shard(uri, [b"five"])
+    assert dataset_index.publish([f"{bucket}/data/*"]).count("written") == 3
+    [only] = storage.list_objects(f"{bucket}/data/.index")
+    assert only != first, "files of replaced shards alone are deleted"
+
+
+def test_local_files_get_none_and_compressed_ones_a_mark(tmp_path: Path, bucket: str, write_shard: WriteShard) -> None:
     local = write_shard(str(tmp_path / "a.tfrecord"), [b"one"])
     packed = f"{bucket}/data/a.tfrecord.gz"
     storage.write(packed, gzip.compress(framing.encode(b"one")))
     report = dataset_index.publish([local, packed])
     assert (report.count("local"), report.count("compressed"), report.records) == (1, 1, 2)
-    assert not storage.exists(sidecar.uri_of(packed))
+    sidecars = sidecar.Sidecars(storage.glob(packed))
+    assert sidecars.load()
+    assert (sidecars.shards, sidecars.compressed) == ({}, {packed})
     assert not (tmp_path / ".index").exists()
