@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.index import compressed, remote_scan, scanner
+from mptraining_records.index import compressed, remote_scan, scanner, sidecar
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.disk_cache import DiskCache
 from mptraining_records.index.shard_index import Int64s, ShardIndex
@@ -205,15 +205,15 @@ def publish(
     sidecars = Sidecars(remote)
     if not force:
         sidecars.load()
-    found = {uri: IndexedShard(shard, "kept") for uri, shard in sidecars.shards.items()}
+    found = {uri: IndexedShard(shard, "kept") for uri, shard in sidecars.known.items() if shard}
     left = [stored for stored in remote if stored.uri not in found]
-    with remote_scan.Publisher(sidecars) as publisher:
-        for shard in remote_scan.scan(left, packed=sidecars.compressed, progress=progress):
-            if shard.object.uri not in sidecars.compressed:
-                publisher.add(shard)
-            found[shard.object.uri] = IndexedShard(shard, "compressed" if shard.expanded else "written")
-    if publisher.problem is not None:
-        raise publisher.problem
+    for group in sidecar.groups(remote_scan.scan(left, packed=sidecars.known.keys(), progress=progress)):
+        found |= {
+            shard.object.uri: IndexedShard(shard, "compressed" if shard.expanded else "written") for shard in group
+        }
+        if new := [shard for shard in group if shard.object.uri not in sidecars.known]:
+            sidecar.save(*new)
+    sidecars.delete_outdated()
     for stored in objects:
         if stored.uri not in found:
             shard = index_local_file(stored)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Self
 
 from mptraining_api.problems import InvalidData, Problem, StorageUnavailable
 from mptraining_records.index import compressed, sidecar
@@ -15,15 +12,9 @@ from mptraining_records.index.scanner import FrameWalk
 from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.index.sidecar import Sidecars
 from mptraining_records.tfrecord import framing
-from mptraining_storage import storage
 from mptraining_storage.preconditions import StoredObject
 from mptraining_storage.ranges import Traffic, windows
 
-# Parallel writes of sidecars.
-_WRITES = 4
-# A sidecar has so many shards, or the shards of so many bytes: what a worker scans in a few seconds, after which the
-# others learn of it, and which an attempt that ends loses.
-_MOST_SHARDS, _MOST_BYTES = 1000, 256 << 20
 # A worker waits for the next sidecar of its peers for `_TIMEOUT_SECONDS`, plus the scan of the largest missing object
 # at this speed.
 _MIN_BYTES_PER_SECOND = 50e6
@@ -92,68 +83,24 @@ def scan_shared(
     sidecars = Sidecars(objects)
     sidecars.load()
     scanned: dict[str, ShardIndex] = {}
-    with Publisher(sidecars) as publisher:
-        for shard in scan(sidecars.missing(objects[worker::workers]), cache=cache, traffic=traffic, progress=progress):
-            scanned[shard.object.uri] = shard
-            publisher.add(shard)
-    if publisher.problem is None:
+    problem: Problem | None = None
+    mine = scan(sidecars.missing(objects[worker::workers]), cache=cache, traffic=traffic, progress=progress)
+    for group in sidecar.groups(mine):
+        scanned |= {shard.object.uri: shard for shard in group}
+        if problem is None:
+            try:
+                sidecar.save(*group)
+            except (InvalidData, StorageUnavailable) as error:
+                problem = error
+    if problem is None:
+        sidecars.delete_outdated()
         _wait_for([stored for stored in objects if stored.uri not in scanned], sidecars, timeout_seconds)
     elif notice:
-        notice(_unpublished(publisher.problem))
-    known = sidecars.shards | scanned
-    left = [stored for stored in objects if stored.uri not in known]
-    rest = scan(left, packed=sidecars.compressed, cache=cache, traffic=traffic, progress=progress)
-    return known | {shard.object.uri: shard for shard in rest}
-
-
-class Publisher:
-    """Writes sidecars in the background; after the first `problem` it writes no more.
-
-    The end of the block waits for all, and deletes the outdated sidecars.
-    """
-
-    def __init__(self, sidecars: Sidecars) -> None:
-        self.problem: Problem | None = None
-        self._sidecars = sidecars
-        self._folder = ""
-        self._waiting: list[ShardIndex] = []
-        self._waiting_bytes = 0
-        self._pool = ThreadPoolExecutor(_WRITES, thread_name_prefix="sidecar")
-
-    def add(self, shard: ShardIndex) -> None:
-        """Write the sidecar of this shard, together with those of the next ones of its folder."""
-        if shard.object.uri.rpartition("/")[0] != self._folder:
-            self._send()
-            self._folder = shard.object.uri.rpartition("/")[0]
-        self._waiting.append(shard)
-        self._waiting_bytes += shard.object.size
-        if len(self._waiting) == _MOST_SHARDS or self._waiting_bytes >= _MOST_BYTES:
-            self._send()
-
-    def _send(self) -> None:
-        if self._waiting and self.problem is None:
-            self._pool.submit(self._save, self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
-
-    def _save(self, shards: list[ShardIndex]) -> None:
-        try:
-            if self.problem is None:
-                sidecar.save(*shards)
-        except (InvalidData, StorageUnavailable) as problem:
-            self.problem = problem
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._send()
-        self._pool.shutdown(cancel_futures=error is not None)
-        if error is not None or self.problem is not None:
-            return
-        for file in self._sidecars.outdated:
-            # Another worker may have replaced or deleted it, and it does no harm.
-            with suppress(InvalidData, StorageUnavailable):
-                storage.delete(file.uri, version=file.version)
+        notice(_unpublished(problem))
+    scanned |= {uri: shard for uri, shard in sidecars.known.items() if shard is not None}
+    left = [stored for stored in objects if stored.uri not in scanned]
+    rest = scan(left, packed=sidecars.known.keys(), cache=cache, traffic=traffic, progress=progress)
+    return scanned | {shard.object.uri: shard for shard in rest}
 
 
 def _unpublished(problem: Problem) -> str:

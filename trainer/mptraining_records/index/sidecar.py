@@ -2,8 +2,8 @@
 
 A file has the indexes of one or many shards: a request for each of 100,000 short shards takes longer than their scan.
 It has the payload lengths (offsets follow from them), the damaged end and the version of each shard; the index of
-another version is ignored. Of a compressed shard it says only that it is one. Local files have no sidecar: a scan is
-cheap, and a modification time is unreliable.
+another version is ignored. A compressed shard has no lengths. Local files have no sidecar: a scan is cheap, and a
+modification time is unreliable.
 
     b"MPTX3\\n" | JSON header | b"\\n" | payload lengths of all shards, int64 little-endian
 """
@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_records.index import shard_index
-from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.index.shard_index import Int64s, ShardIndex
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.framing import BadRecord
 from mptraining_storage import ranges, storage
@@ -27,12 +29,29 @@ from mptraining_storage.preconditions import StoredObject
 
 _MAGIC = b"MPTX3\n"
 _THREADS = 16
+# What a worker scans in a few seconds, after which the others learn of it, and which an attempt that ends loses.
+_MOST_BYTES = 1000 << 20
 
 
 def uri_of(shard_uri: str) -> str:
     """Return `folder/.index/shard` for `folder/shard`; in a separate folder no glob matches it as a shard."""
     folder, _, name = shard_uri.rpartition("/")
     return f"{folder}/.index/{name}"
+
+
+def groups(shards: Iterable[ShardIndex]) -> Iterator[list[ShardIndex]]:
+    """Yield the consecutive shards that one sidecar describes: those of one folder, of about `_MOST_BYTES`."""
+    group: list[ShardIndex] = []
+    size = 0
+    for shard in shards:
+        if group and (size >= _MOST_BYTES or _folder(shard.object) != _folder(group[0].object)):
+            yield group
+            group, size = [], 0
+        group.append(shard)
+        # The request for a short object takes as long.
+        size += max(shard.object.size, ranges.RANGE)
+    if group:
+        yield group
 
 
 def save(*shards: ShardIndex) -> None:
@@ -49,97 +68,101 @@ def save(*shards: ShardIndex) -> None:
 def _entry(shard: ShardIndex) -> dict[str, object]:
     stored = {"name": shard.object.name, "version": shard.object.version, "size": shard.object.size}
     if shard.expanded:
-        return {**stored, "compressed": True}
-    damage = shard.damage and shard.damage.cause
-    return {**stored, "count": shard.count, "checksum": shard.checksum, "damage": damage}
+        return stored
+    return {**stored, "count": shard.count, "checksum": shard.checksum, "damage": shard.damage and shard.damage.cause}
 
 
 def load(stored: StoredObject) -> ShardIndex | None:
     """Load the index of exactly this version of the object; None if there is none or it is invalid."""
     sidecars = Sidecars([stored])
     sidecars.load()
-    return sidecars.shards.get(stored.uri)
+    return sidecars.known.get(stored.uri)
 
 
 class Sidecars:
-    """The valid indexes of some objects by URI, `shards`, and those objects that are `compressed`.
-
-    `outdated` are the files that only have indexes of other versions of these objects.
-    """
+    """The valid sidecars of some objects: `known` has the index of each by URI, None for a compressed one."""
 
     def __init__(self, objects: Iterable[StoredObject]) -> None:
         self._objects = {stored.uri: stored for stored in objects}
         self._loaded: set[StoredObject] = set()
-        self.shards: dict[str, ShardIndex] = {}
-        self.compressed: set[str] = set()
-        self.outdated: set[StoredObject] = set()
+        self._outdated: list[StoredObject] = []
+        self.known: dict[str, ShardIndex | None] = {}
 
     def missing(self, objects: Iterable[StoredObject]) -> list[StoredObject]:
-        """Return those of the objects of which nothing is known."""
-        return [stored for stored in objects if stored.uri not in self.shards and stored.uri not in self.compressed]
+        """Return those of the objects that no sidecar describes."""
+        return [stored for stored in objects if stored.uri not in self.known]
 
     def load(self) -> bool:
-        """Load the files that were written since the last call; return whether they have any new index."""
-        before = len(self.shards) + len(self.compressed)
-        folders = {stored.uri.rpartition("/")[0] for stored in self.missing(self._objects.values())}
+        """Load the files that were written since the last call; return whether they describe any further object."""
+        before = len(self.known)
+        folders = {_folder(stored) for stored in self.missing(self._objects.values())}
         files = [file for folder in folders for file in self._list(folder) if file not in self._loaded]
+        self._loaded.update(files)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecars") as pool:
-            for file, content in zip(files, pool.map(_read, [file.uri for file in files]), strict=True):
-                self._loaded.add(file)
-                try:
-                    entries = list(self._entries(file.uri, content))
-                except (ValueError, LookupError, TypeError, AttributeError):
-                    continue
-                self.shards |= {shard.object.uri: shard for _, shard in entries if shard}
-                uris = {uri for uri, _ in entries}
-                if uris <= self._objects.keys() and not uris & (self.shards.keys() | self.compressed):
-                    self.outdated.add(file)
-        return len(self.shards) + len(self.compressed) > before
+            for file, content in zip(files, pool.map(_read, files), strict=True):
+                # A file of another format, or a damaged one.
+                with suppress(ValueError, LookupError, TypeError, AttributeError):
+                    self._add(file, content)
+        return len(self.known) > before
+
+    def delete_outdated(self) -> None:
+        """Delete the loaded files that only describe other versions of these objects."""
+        for file in self._outdated:
+            # Another worker may have replaced it, and it does no harm.
+            with suppress(InvalidData, StorageUnavailable):
+                storage.delete(file.uri, version=file.version)
 
     def _list(self, folder: str) -> list[StoredObject]:
         try:
             return storage.list_objects(f"{folder}/.index")
         except InvalidData:
             # An account that may not list can read objects by their names.
-            inside = (uri for uri in self._objects if uri.rpartition("/")[0] == folder)
-            return [StoredObject(uri_of(uri), 0, "") for uri in inside]
+            return [
+                StoredObject(uri_of(uri), 0, "") for uri, stored in self._objects.items() if _folder(stored) == folder
+            ]
 
-    def _entries(self, uri: str, content: bytes) -> Iterator[tuple[str, ShardIndex | None]]:
-        """Yield the URI of each shard in a file and its index, None without a valid one for these objects."""
+    def _add(self, file: StoredObject, content: bytes) -> None:
         header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
         fields = json.loads(header)
         if not content.startswith(_MAGIC) or fields["lengths_crc32c"] != google_crc32c.value(lengths):
-            raise ValueError(uri)
+            return
         sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
-        folder, at = uri.rpartition("/.index/")[0], 0
+        folder, at = file.uri.rpartition("/.index/")[0], 0
+        current: dict[str, ShardIndex | None] = {}
+        is_foreign = False
         for entry in fields["shards"]:
+            count = entry.get("count", 0)
             stored = self._objects.get(f"{folder}/{entry['name']}")
-            is_current = stored is not None and (entry["version"], entry["size"]) == (stored.version, stored.size)
-            index = None
-            if "compressed" in entry:
-                self.compressed |= {stored.uri} if stored and is_current else set()
-            else:
-                part = sizes[at : at + entry["count"]]
-                at += entry["count"]
-                index = _index(stored, part, entry["checksum"], entry["damage"]) if stored and is_current else None
-            yield f"{folder}/{entry['name']}", index
+            is_foreign = is_foreign or stored is None
+            if stored is not None and (entry["version"], entry["size"]) == (stored.version, stored.size):
+                index = _index(stored, sizes[at : at + count], entry) if "count" in entry else None
+                if index or "count" not in entry:
+                    current[stored.uri] = index
+            at += count
+        self.known |= current
+        if not current and not is_foreign:
+            self._outdated.append(file)
 
 
-def _read(uri: str) -> bytes:
+def _folder(stored: StoredObject) -> str:
+    return stored.uri.rpartition("/")[0]
+
+
+def _read(file: StoredObject) -> bytes:
     """Return the content of a sidecar; empty if it does not exist any more."""
     try:
-        return ranges.fetch_whole(uri) if storage.is_remote(uri) else storage.read(uri)
+        return ranges.fetch_whole(file.uri) if storage.is_remote(file.uri) else storage.read(file.uri)
     except InvalidData:
         return b""
 
 
-def _index(stored: StoredObject, lengths: shard_index.Int64s, checksum: int, cause: str | None) -> ShardIndex | None:
+def _index(stored: StoredObject, lengths: Int64s, entry: dict[str, Any]) -> ShardIndex | None:
     """Return the index of an object with these lengths; None if they do not add up to its size."""
     # A file may have invalid lengths with a correct sum, such as a huge one and its negative.
     if not 0 <= lengths.min(initial=0) <= lengths.max(initial=0) <= stored.size:
         return None
-    end = int(np.sum(lengths + framing.OVERHEAD))
+    end, cause = int(np.sum(lengths + framing.OVERHEAD)), entry["damage"]
     if end > stored.size or (end < stored.size) != bool(cause):
         return None
     damage = BadRecord(stored.uri, len(lengths), end, str(cause), stored.size - end) if cause else None
-    return shard_index.from_lengths(stored, lengths, checksum, damage)
+    return shard_index.from_lengths(stored, lengths, entry["checksum"], damage)
