@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from mptraining_storage.http_connections import Response
 from mptraining_storage.pace import SHORTEST_SECONDS
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/")
+_CRC32C = re.compile(r"crc32c=([\w+/=]+)")
 
 
 class HttpError(Exception):
@@ -52,11 +54,10 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
     """
     endpoint = gcs_clients.endpoint()
     pace = endpoint.pace
-    headers = _headers(endpoint)
-    headers["Range"] = f"bytes={start}-{start + len(into) - 1}"
+    wanted = {"Range": f"bytes={start}-{start + len(into) - 1}"}
     got, began = 0, time.monotonic()
     try:
-        with _response(endpoint, bucket, key, pace.limit(len(into)), headers) as response:
+        with _response(endpoint, bucket, key, pace.limit(len(into)), wanted) as response:
             end = _end_of_range(response, start, start + len(into))
             cause = ""
             while start + got < end and not cause:
@@ -81,17 +82,15 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
     return Received(got, response.fields.get("x-goog-generation", ""), cause)
 
 
-def receive_whole(bucket: str, key: str) -> bytes:
-    """Return the whole content of a small object. Raises as `receive`."""
+def receive_whole(bucket: str, key: str) -> tuple[bytes, str]:
+    """Return the content of a small object, and its CRC32C in Base64 or an empty string. Raises as `receive`."""
     endpoint = gcs_clients.endpoint()
-    with _response(endpoint, bucket, key, endpoint.pace.limit(0), _headers(endpoint)) as response:
-        return response.read()
-
-
-def _headers(endpoint: gcs_clients.Endpoint) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    endpoint.authorize(headers)
-    return headers
+    with _response(endpoint, bucket, key, endpoint.pace.limit(0), {}) as response:
+        body = response.read()
+    # The hash of an object that the service expands is that of the compressed content.
+    is_stored = response.fields.get("x-goog-stored-content-encoding", "identity") == "identity"
+    crc32c = _CRC32C.search(response.fields.get("x-goog-hash", ""))
+    return body, crc32c[1] if crc32c and is_stored else ""
 
 
 def _end_of_range(response: Response, start: int, end: int) -> int:
@@ -109,18 +108,20 @@ def _end_of_range(response: Response, start: int, end: int) -> int:
 
 @contextmanager
 def _response(
-    endpoint: gcs_clients.Endpoint, bucket: str, key: str, timeout: float, headers: dict[str, str]
+    endpoint: gcs_clients.Endpoint, bucket: str, key: str, timeout: float, fields: dict[str, str]
 ) -> Iterator[Response]:
     """Send the request and yield the response with status 200 or 206.
 
     The connection is kept for other requests if the response was read to its end, and closed otherwise.
     """
+    headers = endpoint.authorization() | fields
     target = f"/download/storage/v1/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}?alt=media"
+    connections = endpoint.connections
     connection = response = None
     try:
-        connection = endpoint.connections.acquire()
+        connection = connections.acquire()
         connection.settimeout(min(timeout, gcs_clients.READING[1]))
-        response = endpoint.connections.request(connection, "GET", target, headers)
+        response = connections.get(connection, target, headers)
         endpoint.record_response(response.status)
         if response.status not in (200, 206):
             text = response.read().decode(errors="replace")
@@ -128,12 +129,12 @@ def _response(
                 endpoint.renew_token(headers)
             raise HttpError(response.status, text, seconds_of(response.fields.get("retry-after")))
         yield response
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise ConnectionFailed(_cause(error)) from error
     finally:
-        if response is not None and response.length == 0 and response.keeps_open:
-            endpoint.connections.release(connection)
-        elif connection is not None:
+        if connection and response and response.length == 0 and response.keeps_open:
+            connections.release(connection)
+        elif connection:
             connection.close()
 
 
@@ -142,7 +143,7 @@ def seconds_of(retry_after: str | None) -> float:
     return float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
 
 
-def _cause(error: OSError) -> str:
+def _cause(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return (error.strerror or str(error)).partition("\n")[0][:200]
+    return (getattr(error, "strerror", None) or str(error)).partition("\n")[0][:200]

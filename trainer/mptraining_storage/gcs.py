@@ -1,7 +1,7 @@
 """Google Cloud Storage backend of `storage`; only this module and `ranges` send requests to a bucket.
 
-google-cloud-storage lists, stats, reads small objects, writes, copies and deletes; `content` reads ranges. Every error
-becomes a Problem. A version is an object's generation.
+google-cloud-storage lists, stats, writes, copies and deletes; `content` reads. Every error becomes a Problem. A version
+is an object's generation.
 """
 
 from __future__ import annotations
@@ -71,9 +71,16 @@ def split(uri: str) -> tuple[str, str]:
 
 def get(uri: str) -> bytes:
     """Read a whole small object and verify its checksum."""
-    with translate_errors(uri):
-        content: bytes = _blob(uri).download_as_bytes(checksum="crc32c", **_request_options(uri))
-        return content
+    bucket, key = split(uri)
+
+    def receive_whole() -> bytes:
+        with translate_errors(uri):
+            body, crc32c = content.receive_whole(bucket, key)
+        if crc32c not in ("", _base64(google_crc32c.value(body))):
+            raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)")
+        return body
+
+    return retry(uri, receive_whole)
 
 
 def get_range(uri: str, start: int, length: int, version: str | None) -> bytes:
@@ -91,13 +98,6 @@ def receive(uri: str, start: int, into: memoryview, version: str | None) -> cont
     if version is not None and received.version != version:
         raise preconditions.replaced_error(uri)
     return received
-
-
-def receive_whole(uri: str) -> bytes:
-    """Read a whole small object from one request."""
-    bucket, key = split(uri)
-    with translate_errors(uri):
-        return content.receive_whole(bucket, key)
 
 
 def retry(uri: str, request: Callable[[], T]) -> T:
@@ -133,7 +133,7 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> StoredObject:
     with _content(source) as (file, size, crc32c), translate_errors(uri, writing=True):
         for last in (False, True):
             blob = _blob(uri)
-            blob.crc32c = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+            blob.crc32c = _base64(crc32c)
             file.seek(0)
             try:
                 blob.upload_from_file(
@@ -268,6 +268,10 @@ def _precondition(replacing: str | None) -> dict[str, int]:
     return {} if replacing == preconditions.ANY else {"if_generation_match": int(replacing or 0)}
 
 
+def _base64(crc32c: int) -> str:
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
 @contextmanager
 def _content(source: bytes | Path) -> Iterator[tuple[BinaryIO, int, int]]:
     """Yield the source as a file, its size in bytes and its CRC32C."""
@@ -287,7 +291,7 @@ def translate_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
     import requests
     from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
-    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+    from google.cloud.storage.exceptions import InvalidResponse
 
     try:
         yield
@@ -296,8 +300,6 @@ def translate_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
     except DefaultCredentialsError as error:
         found, next_step = sign_in.no_credentials(error)
         raise InvalidData(uri, found, next_step=next_step) from error
-    except DataCorruption as error:
-        raise StorageUnavailable(uri, "what arrived differs from what was sent (CRC32C)") from error
     except Compressed as error:
         raise InvalidData(
             uri,

@@ -96,15 +96,16 @@ class Endpoint:
         options = {"api_endpoint": base_url(emulator)} if emulator else None
         return Client(project=None, credentials=credentials, _http=session, client_options=options)
 
-    def authorize(self, headers: dict[str, str]) -> None:
-        """Add the headers with the token, which is requested again shortly before it expires.
+    def authorization(self) -> dict[str, str]:
+        """Return the headers with the token, which is requested again shortly before it expires.
 
         Raises google.auth's GoogleAuthError.
         """
-        if self.settings.emulator or self.settings.anonymous:
-            return
-        with self._token_lock:
-            self.credentials.before_request(self._token_request, "GET", _SERVICE, headers)
+        headers: dict[str, str] = {}
+        if not (self.settings.emulator or self.settings.anonymous):
+            with self._token_lock:
+                self.credentials.before_request(self._token_request, "GET", _SERVICE, headers)
+        return headers
 
     def renew_token(self, headers: dict[str, str]) -> None:
         """Request another token after a 401 for these headers, unless another thread has done it."""

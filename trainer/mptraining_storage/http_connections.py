@@ -15,12 +15,11 @@ import ssl
 import urllib.request
 import weakref
 from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _MAX_HEAD = 64 << 10
-# One call of `sendall` has to end within the time-out, however much it sends.
-_PIECE = 256 << 10
 _CUT = "the connection was cut"
 
 
@@ -35,7 +34,7 @@ class Response:
         self._received = bytearray()
         self.status = 100
         while 100 <= self.status < 200:
-            first, *lines = self._until(b"\r\n\r\n", _MAX_HEAD).decode("iso-8859-1").split("\r\n")
+            first, *lines = self._until(b"\r\n\r\n").decode("iso-8859-1").split("\r\n")
             version, _, status = first.partition(" ")
             if not version.startswith("HTTP/1.") or not status[:3].isdecimal():
                 raise ConnectionError(f"it sent {first[:40]!r} instead of an HTTP response")
@@ -43,8 +42,8 @@ class Response:
         self.fields: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(":")
-            before = self.fields.get(name := name.lower())
-            self.fields[name] = value.strip() if before is None else f"{before}, {value.strip()}"
+            # Google sends a line for each kind of hash.
+            self.fields[name.lower()] = f"{self.fields.get(name.lower(), '')} {value.strip()}".lstrip()
         length = self.fields.get("content-length", "")
         self.length = 0 if self.status in (204, 304) else int(length) if length.isdecimal() else None
         if self.fields.get("transfer-encoding", "").lower() == "chunked":
@@ -73,7 +72,7 @@ class Response:
 
     def read(self) -> bytes:
         """Read the rest of the body."""
-        body, piece = bytearray(), memoryview(bytearray(_PIECE))
+        body, piece = bytearray(), memoryview(bytearray(_MAX_HEAD))
         while count := self.read_into(piece):
             body += piece[:count]
         if self.length:
@@ -81,17 +80,17 @@ class Response:
         return bytes(body)
 
     def _chunks(self) -> Iterator[bytearray]:
-        while size := int(self._until(b"\r\n", _MAX_HEAD).partition(b";")[0], 16):
+        while size := int(self._until(b"\r\n").partition(b";")[0], 16):
             self._receive(size + 2)
             yield self._received[:size]
             del self._received[: size + 2]
-        while self._until(b"\r\n", _MAX_HEAD):
+        while self._until(b"\r\n"):
             pass
 
-    def _until(self, mark: bytes, most: int) -> bytearray:
-        """Return the bytes before `mark`, and drop both; raises ConnectionError if there are more than `most`."""
+    def _until(self, mark: bytes) -> bytearray:
+        """Return the bytes before `mark`, and drop both."""
         while (end := self._received.find(mark)) < 0:
-            if len(self._received) > most:
+            if len(self._received) > _MAX_HEAD:
                 raise ConnectionError("it sent no end of the headers")
             self._receive(len(self._received) + 1)
         before = self._received[:end]
@@ -115,7 +114,7 @@ class Connections:
         parts = urlsplit(url)
         self._is_secure = parts.scheme == "https"
         self._host = parts.hostname or ""
-        self._address = f"{parts.hostname}:{parts.port or (443 if self._is_secure else 80)}"
+        self._port = parts.port or (443 if self._is_secure else 80)
         self._netloc = parts.netloc
         self._use_proxies = use_proxies
         self._connect_timeout = connect_timeout
@@ -142,37 +141,29 @@ class Connections:
         """Take back a connection whose response was read to its end."""
         self._idle.append(connection)
 
-    def request(
-        self, connection: socket.socket, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> Response:
+    def get(self, connection: socket.socket, target: str, headers: Mapping[str, str]) -> Response:
         """Send a request and receive the headers of its response. Raises OSError."""
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-        if body or method in ("POST", "PUT"):
-            lines.append(f"Content-Length: {len(body)}\r\n")
-        connection.sendall(f"{method} {target} HTTP/1.1\r\nHost: {self._netloc}\r\n{''.join(lines)}\r\n".encode())
-        view = memoryview(body)
-        for at in range(0, len(body), _PIECE):
-            connection.sendall(view[at : at + _PIECE])
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {self._netloc}\r\n{lines}\r\n".encode())
         return Response(connection)
 
     def _connect(self) -> socket.socket:
         proxy = _proxy("https" if self._is_secure else "http", self._host) if self._use_proxies else ""
-        way = urlsplit(f"http://{self._address}" if not proxy else proxy if "://" in proxy else f"http://{proxy}")
-        connection = socket.create_connection((way.hostname or "", way.port or 80), self._connect_timeout)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if proxy:
-                lines = f"CONNECT {self._address} HTTP/1.1\r\nHost: {self._address}\r\n"
-                if way.username:
-                    secret = base64.b64encode(f"{unquote(way.username)}:{unquote(way.password or '')}".encode())
-                    lines += f"Proxy-Authorization: Basic {secret.decode()}\r\n"
-                connection.sendall(f"{lines}\r\n".encode())
-                if (status := Response(connection).status) != 200:
-                    raise ConnectionError(f"the proxy {way.hostname} answered HTTP {status}")
-            return self._tls.wrap_socket(connection, server_hostname=self._host) if self._is_secure else connection
-        except BaseException:
-            connection.close()
-            raise
+        way = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        host, port = (way.hostname or "", way.port or 80) if proxy else (self._host, self._port)
+        connection = (
+            HTTPSConnection(host, port, timeout=self._connect_timeout, context=self._tls)
+            if self._is_secure
+            else HTTPConnection(host, port, timeout=self._connect_timeout)
+        )
+        if proxy:
+            headers = {}
+            if way.username:
+                secret = f"{unquote(way.username)}:{unquote(way.password or '')}".encode()
+                headers["Proxy-Authorization"] = f"Basic {base64.b64encode(secret).decode()}"
+            connection.set_tunnel(self._host, self._port, headers)
+        connection.connect()
+        return connection.sock
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:

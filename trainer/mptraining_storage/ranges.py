@@ -81,14 +81,6 @@ def fetch(
     return into
 
 
-def fetch_whole(uri: str) -> bytes:
-    """Read a small remote object over the connections of the data plane; the caller verifies its checksum.
-
-    Retries and raises as `fetch`.
-    """
-    return gcs.retry(uri, lambda: gcs.receive_whole(uri))
-
-
 def _fill(uri: str, start: int, into: memoryview, version: str | None, traffic: Traffic) -> None:
     endpoint = gcs_clients.endpoint()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,7 +55,8 @@ class DatasetIndex:
         They do not depend on the data set's location: names are relative to the shards' common folder.
         """
         names = [shard.object.uri.split("/") for shard in self.shards]
-        common = _common_folder([name[:-1] for name in names])
+        # Of lists, it compares whole elements.
+        common = len(os.path.commonprefix([name[:-1] for name in names]))  # noqa: RUF071
         digest = hashlib.sha256()
         for name, shard in zip(names, self.shards, strict=True):
             relative = "/".join(name[common:])
@@ -143,17 +145,6 @@ def find(patterns: Sequence[str]) -> list[StoredObject]:
     if not objects:
         raise InvalidData(" ".join(patterns), "no TFRecord file found")
     return objects
-
-
-def _common_folder(folders: list[list[str]]) -> int:
-    """Return the number of leading path elements that all folders share."""
-    if not folders:
-        return 0
-    first, last = min(folders), max(folders)
-    shared = 0
-    while shared < min(len(first), len(last)) and first[shared] == last[shared]:
-        shared += 1
-    return shared
 
 
 State = Literal["written", "kept", "local", "compressed"]

@@ -151,7 +151,7 @@ def _folder(stored: StoredObject) -> str:
 def _read(file: StoredObject) -> bytes:
     """Return the content of a sidecar; empty if it does not exist any more."""
     try:
-        return ranges.fetch_whole(file.uri) if storage.is_remote(file.uri) else storage.read(file.uri)
+        return storage.read(file.uri)
     except InvalidData:
         return b""
 
