@@ -15,6 +15,7 @@ import ssl
 import urllib.request
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -124,17 +125,15 @@ class Connections:
 
     def acquire(self) -> socket.socket:
         """Return an idle connection that the server has not closed, else a new one. Raises OSError."""
-        while self._idle:
-            try:
+        with suppress(IndexError):
+            while True:
                 connection = self._idle.pop()
-            except IndexError:
-                break
-            # The server sends bytes on an idle connection only when it closes it.
-            poll = select.poll()
-            poll.register(connection, select.POLLIN)
-            if not poll.poll(0):
-                return connection
-            connection.close()
+                # The server sends bytes on an idle connection only when it closes it.
+                poll = select.poll()
+                poll.register(connection, select.POLLIN)
+                if not poll.poll(0):
+                    return connection
+                connection.close()
         return self._connect()
 
     def release(self, connection: socket.socket) -> None:
@@ -148,7 +147,9 @@ class Connections:
         return Response(connection)
 
     def _connect(self) -> socket.socket:
-        proxy = _proxy("https" if self._is_secure else "http", self._host) if self._use_proxies else ""
+        is_direct = not self._use_proxies or urllib.request.proxy_bypass(self._host)
+        proxies = {} if is_direct else urllib.request.getproxies()
+        proxy = proxies.get("https" if self._is_secure else "http") or proxies.get("all") or ""
         way = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         host, port = (way.hostname or "", way.port or 80) if proxy else (self._host, self._port)
         connection = (
@@ -167,26 +168,13 @@ class Connections:
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
-        named = os.environ.get("SSL_CERT_FILE") or os.environ.get("REQUESTS_CA_BUNDLE")
-        if not named:
-            import certifi
+        import certifi
 
-            named = certifi.where()
-        return (
-            ssl.create_default_context(capath=named)
-            if Path(named).is_dir()
-            else ssl.create_default_context(cafile=named)
-        )
+        named = os.environ.get("SSL_CERT_FILE") or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
+        is_folder = Path(named).is_dir()
+        return ssl.create_default_context(cafile=None if is_folder else named, capath=named if is_folder else None)
 
 
 def _close(connections: list[socket.socket]) -> None:
     for connection in connections:
         connection.close()
-
-
-def _proxy(scheme: str, host: str) -> str:
-    """Return the URL of the environment's proxy; empty if there is none for this host."""
-    proxies = urllib.request.getproxies()
-    if urllib.request.proxy_bypass(host):
-        return ""
-    return proxies.get(scheme) or proxies.get("all") or ""

@@ -34,19 +34,10 @@ def open_file(path: Path) -> Iterator[tuple[BinaryIO, StoredObject]]:
 
 def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
     """Return at most `length` bytes from byte `start`, and the version of the file."""
-    with translate_errors(path):
-        # A data set may have more shards than a process may open files, so that none stays open.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            parts: list[bytes] = []
-            end = start + length
-            # One call may return less, as from some FUSE file systems.
-            while start < end and (part := os.pread(file, end - start, start)):
-                parts.append(part)
-                start += len(part)
-            return parts[0] if len(parts) == 1 else b"".join(parts), _version(os.fstat(file))
-        finally:
-            os.close(file)
+    # A data set may have more shards than a process may open files, so that none stays open.
+    with open_file(path) as (file, found):
+        file.seek(start)
+        return file.read(length), found.version
 
 
 def read_ahead(path: Path, start: int, length: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import google_crc32c
@@ -69,15 +69,10 @@ def fetch(
         return into
     size = -(-length // parts)
     with ThreadPoolExecutor(min(parts, STREAMS), thread_name_prefix="parts") as pool:
-        fills = [
-            pool.submit(_fill, uri, start + at, into[at : at + size], version, traffic) for at in range(0, length, size)
-        ]
-        wait(fills, return_when=FIRST_EXCEPTION)
-        # After one failure the other parts would fail too, each only after its own retries.
-        pool.shutdown(cancel_futures=True)
-    for each in fills:
-        if not each.cancelled():
-            each.result()
+        # After one failure the other parts would fail too, each only after its own retries: `map` cancels them.
+        list(
+            pool.map(lambda at: _fill(uri, start + at, into[at : at + size], version, traffic), range(0, length, size))
+        )
     return into
 
 
