@@ -1,8 +1,8 @@
 """`make bench BENCH=records`: our reader of records against TensorFlow's, gcsfs and the network's own limit.
 
-All read from the same fake-gcs-server through the same proxy over TLS, 50 ms a request and 20 MB/s a stream, side by
-side: A B C A B C …, every time in a fresh process. One JSON line for each figure on standard output, each reader's
-times on standard error. The exit code is 0 whether goals are met or not.
+All read from the same fake-gcs-server through the same proxy over TLS, 50 ms a request and 20 MB/s a stream (in the
+group `uncapped` as fast as it goes), side by side: A B C A B C …, every time in a fresh process. One JSON line for each
+figure on standard output, each reader's times on standard error. The exit code is 0 whether goals are met or not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hack.bench.figures import figure, progress, publish
 from hack.bench.records import decoding
 from hack.bench.records.child import OWN
 from hack.bench.records.data import Size
-from hack.bench.records.measure import Bench, Outcome, print_progress, running
+from hack.bench.records.measure import SHAPE, Bench, Outcome, print_progress, running
 
 _TUNED = "reads-16"
 
@@ -25,6 +25,8 @@ _TUNED = "reads-16"
 @dataclass(frozen=True)
 class Group:
     """Readers of one data set, at the same time. `goals`: the least speed of our reader over each other one's.
+
+    Without a `stream_rate`, in bytes a second, the goals hold for the speed a core as well.
 
     `buffer` is the share of the records in TensorFlow's shuffle buffer, None for the stored order. Of records that are
     `mixed` already, as `mptj records convert` stores them, it is our window; of others the smallest one that mixes
@@ -36,6 +38,7 @@ class Group:
     goals: dict[str, float]
     batch: int = 32
     where: str = "bucket"
+    stream_rate: float = SHAPE.stream_rate
     buffer: float | None = None
     mixed: bool = True
     memory: float | None = None
@@ -43,6 +46,7 @@ class Group:
 
 GROUPS = {
     "one-object": Group("large", {"plain": 8, "gcsfs": 1, "raw-ranges": 0.7}),
+    "uncapped": Group("shards", {_TUNED: 1, "gcsfs": 1}, stream_rate=0),
     "shards": Group("shards", {_TUNED: 1.2, "interleave": 4, "gcsfs": 1, "raw-ranges": 0.7}, memory=0.3),
     "small": Group("small", {_TUNED: 1.2}, batch=256, memory=0.3),
     "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 6, memory=0.3),
@@ -78,6 +82,7 @@ def main() -> None:
 
 def _measure(bench: Bench, name: str, group: Group, rounds: int) -> None:
     data = bench.data[group.data]
+    bench.proxy.change(stream_rate=group.stream_rate)
     read: dict[str, list[Outcome]] = {reader: [] for reader in (OWN, *group.goals)}
     for _ in range(rounds):
         for reader, outcomes in read.items():
@@ -91,6 +96,9 @@ def _measure(bench: Bench, name: str, group: Group, rounds: int) -> None:
     for reader, least in group.goals.items():
         ours, theirs = read[OWN], read[reader]
         _publish(name, "mb_per_second", [[run.speed for run in runs] for runs in (ours, theirs)], reader, least=least)
+        if not group.stream_rate:
+            a_core = [[1e3 / run.cpu_per_gb for run in runs] for runs in (ours, theirs)]
+            _publish(name, "mb_per_second_a_core", a_core, reader, least=least)
     # The first of the goals is the reader that a user has without tuning, or the best tuned one.
     reader = next(iter(group.goals))
     ours, theirs = read[OWN], read[reader]
@@ -113,7 +121,7 @@ def _publish(
     most: float | None = None,
 ) -> None:
     ours, theirs = values
-    unit = {"mb_per_second": "MB/s", "peak_mb": "MB"}.get(what, "s")
+    unit = {"mb_per_second": "MB/s", "mb_per_second_a_core": "MB/s", "peak_mb": "MB"}.get(what, "s")
     publish(figure(f"records.{group}.{what}", ours, theirs, unit=unit, against=against, least=least, most=most))
 
 

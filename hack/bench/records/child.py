@@ -57,7 +57,6 @@ def read_once(task: Task) -> Measured:
     else:
         # Our reader's late imports: a trainer has loaded them all with TensorFlow.
         import google.cloud.storage  # noqa: F401
-        import obstore.store  # noqa: F401
 
         import mptraining_storage.http_session  # noqa: F401
     gc.collect()
