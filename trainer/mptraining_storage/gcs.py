@@ -225,16 +225,14 @@ def _list(uri: str, start: str = "", **options: Any) -> Any:
 
 
 def _has_bucket(uri: str) -> bool:
-    from google.api_core.exceptions import GoogleAPICallError, NotFound
+    from google.api_core.exceptions import GoogleAPICallError
 
     client = gcs_clients.endpoint().client
     try:
         # A GET of the bucket requires storage.buckets.get, which accounts that may read its objects often lack.
         next(iter(client.list_blobs(split(uri)[0], max_results=1, fields=_FIELDS, **_request_options(uri))), None)
-    except NotFound:
-        return False
-    except GoogleAPICallError:
-        return True
+    except GoogleAPICallError as error:
+        return error.code != 404
     return True
 
 

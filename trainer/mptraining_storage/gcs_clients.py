@@ -92,7 +92,7 @@ class Endpoint:
         anonymous = bool(emulator) or self.settings.anonymous
         credentials = AnonymousCredentials() if anonymous else self.credentials
         session = http_session.session(credentials, anonymous=anonymous, emulator=bool(emulator))
-        session.hooks["response"].append(self._record_response)
+        session.hooks["response"].append(lambda response, **_: self.record_response(response.status_code))
         options = {"api_endpoint": base_url(emulator)} if emulator else None
         return Client(project=None, credentials=credentials, _http=session, client_options=options)
 
@@ -141,10 +141,6 @@ class Endpoint:
         from google.auth.transport.requests import Request
 
         return Request()
-
-    def _record_response(self, response: Any, *_: object, **__: object) -> Any:
-        self.record_response(response.status_code)
-        return response
 
 
 def endpoint() -> Endpoint:

@@ -19,7 +19,6 @@ from mptraining_api.problems import StorageUnavailable
 from mptraining_storage import gcs, gcs_clients
 from mptraining_storage.content import Received
 from mptraining_storage.preconditions import StoredObject
-from mptraining_storage.retry import retried
 
 # A single stream of Google Cloud Storage delivers 20 to 100 MB/s on any machine. Many ranges are therefore read in
 # parallel, each long enough (1 MiB takes 0.05 s at 20 MB/s) to outweigh the 30 to 50 ms before its first byte.
@@ -77,27 +76,22 @@ def fetch(
 
 
 def _fill(uri: str, start: int, into: memoryview, version: str | None, traffic: Traffic) -> None:
-    endpoint = gcs_clients.endpoint()
-
-    def report(cause: str) -> None:
-        traffic.add(retries=1)
-        endpoint.report_retry(uri, cause)
+    got = requests = 0
 
     def receive() -> Received:
-        traffic.add(requests=1)
+        nonlocal requests
+        traffic.add(requests=1, retries=min(requests, 1))
+        requests += 1
         received = gcs.receive(uri, start + got, into[got:], version)
         traffic.add(bytes=received.size)
         return received
 
-    got = 0
     while got < len(into):
         # Each call gets the whole retry time, so that a range that makes progress never fails.
-        received = retried(
-            receive, seconds=endpoint.settings.retry_seconds, on_retry=lambda problem: report(problem.found)
-        )
+        received = gcs.retry(uri, receive)
         got += received.size
         if got < len(into):
-            report(received.cause or "it sent a part of the range")
+            gcs_clients.endpoint().report_retry(uri, received.cause or "it sent a part of the range")
 
 
 def windows(

@@ -136,9 +136,7 @@ def status_of(error: BaseException) -> int:
 
 def text_of(error: BaseException) -> str:
     """Return the message of a failed request with what the service wrote."""
-    response = getattr(error, "response", None)
-    content = getattr(response, "text", "") if response is not None else ""
-    return f"{error} {content}"
+    return f"{error} {getattr(getattr(error, 'response', None), 'text', '')}"
 
 
 def retry_after_of(error: BaseException) -> float:

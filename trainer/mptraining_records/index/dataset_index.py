@@ -204,7 +204,6 @@ def publish(
         }
         if new := [shard for shard in group if shard.object.uri not in sidecars.known]:
             sidecar.save(*new)
-    sidecars.delete_outdated()
     for stored in objects:
         if stored.uri not in found:
             shard = index_local_file(stored)

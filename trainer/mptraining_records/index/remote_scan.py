@@ -42,12 +42,12 @@ def scan(
     coming = windows(objects, traffic, skipped)
     for stored in objects:
         walk = FrameWalk(stored)
-        is_cached = cache is not None
-        fed = 0
+        cached, fed = cache, 0
         while fed < stored.size and stored.uri not in skipped:
             _, start, content = next(coming)
             fed = start + len(content)
-            is_cached = is_cached and cache is not None and cache.write(stored.uri, start, content)
+            if cached and not cached.write(stored.uri, start, content):
+                cached = None
             try:
                 walk.feed(content)
             except framing.CompressedFile:
@@ -58,8 +58,8 @@ def scan(
         if stored.uri in skipped:
             yield compressed.scan(stored, traffic=traffic)
         else:
-            if is_cached and cache is not None:
-                cache.mark_complete(stored.uri)
+            if cached:
+                cached.mark_complete(stored.uri)
             yield walk.finish()
 
 
@@ -93,7 +93,6 @@ def scan_shared(
             except (InvalidData, StorageUnavailable) as error:
                 problem = error
     if problem is None:
-        sidecars.delete_outdated()
         _wait_for([stored for stored in objects if stored.uri not in scanned], sidecars, timeout_seconds)
     elif notice:
         notice(_unpublished(problem))

@@ -44,7 +44,7 @@ def groups(shards: Iterable[ShardIndex]) -> Iterator[list[ShardIndex]]:
     group: list[ShardIndex] = []
     size = 0
     for shard in shards:
-        if group and (size >= _MOST_BYTES or _folder(shard.object) != _folder(group[0].object)):
+        if group and (size >= _MOST_BYTES or _folder(shard.object.uri) != _folder(group[0].object.uri)):
             yield group
             group, size = [], 0
         group.append(shard)
@@ -85,7 +85,6 @@ class Sidecars:
     def __init__(self, objects: Iterable[StoredObject]) -> None:
         self._objects = {stored.uri: stored for stored in objects}
         self._loaded: set[StoredObject] = set()
-        self._outdated: list[StoredObject] = []
         self.known: dict[str, ShardIndex | None] = {}
 
     def missing(self, objects: Iterable[StoredObject]) -> list[StoredObject]:
@@ -95,31 +94,23 @@ class Sidecars:
     def load(self) -> bool:
         """Load the files that were written since the last call; return whether they describe any further object."""
         before = len(self.known)
-        folders = {_folder(stored) for stored in self.missing(self._objects.values())}
+        folders = {_folder(stored.uri) for stored in self.missing(self._objects.values())}
         files = [file for folder in folders for file in self._list(folder) if file not in self._loaded]
-        self._loaded.update(files)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecars") as pool:
             for file, content in zip(files, pool.map(_read, files), strict=True):
+                if content:
+                    self._loaded.add(file)
                 # A file of another format, or a damaged one.
                 with suppress(ValueError, LookupError, TypeError, AttributeError):
                     self._add(file, content)
         return len(self.known) > before
-
-    def delete_outdated(self) -> None:
-        """Delete the loaded files that only describe other versions of these objects."""
-        for file in self._outdated:
-            # Another worker may have replaced it, and it does no harm.
-            with suppress(InvalidData, StorageUnavailable):
-                storage.delete(file.uri, version=file.version)
 
     def _list(self, folder: str) -> list[StoredObject]:
         try:
             return storage.list_objects(f"{folder}/.index")
         except InvalidData:
             # An account that may not list can read objects by their names.
-            return [
-                StoredObject(uri_of(uri), 0, "") for uri, stored in self._objects.items() if _folder(stored) == folder
-            ]
+            return [StoredObject(uri_of(uri), 0, "") for uri in self._objects if _folder(uri) == folder]
 
     def _add(self, file: StoredObject, content: bytes) -> None:
         header, _, lengths = content.removeprefix(_MAGIC).partition(b"\n")
@@ -129,23 +120,23 @@ class Sidecars:
         sizes = np.frombuffer(lengths, "<i8").astype(np.int64)
         folder, at = file.uri.rpartition("/.index/")[0], 0
         current: dict[str, ShardIndex | None] = {}
-        is_foreign = False
         for entry in fields["shards"]:
             count = entry.get("count", 0)
             stored = self._objects.get(f"{folder}/{entry['name']}")
-            is_foreign = is_foreign or stored is None
             if stored is not None and (entry["version"], entry["size"]) == (stored.version, stored.size):
                 index = _index(stored, sizes[at : at + count], entry) if "count" in entry else None
                 if index or "count" not in entry:
                     current[stored.uri] = index
             at += count
         self.known |= current
-        if not current and not is_foreign:
-            self._outdated.append(file)
+        if not current and all(f"{folder}/{entry['name']}" in self._objects for entry in fields["shards"]):
+            # It only describes other versions of these objects. Another worker may have deleted it.
+            with suppress(InvalidData, StorageUnavailable):
+                storage.delete(file.uri, version=file.version)
 
 
-def _folder(stored: StoredObject) -> str:
-    return stored.uri.rpartition("/")[0]
+def _folder(uri: str) -> str:
+    return uri.rpartition("/")[0]
 
 
 def _read(file: StoredObject) -> bytes:
