@@ -194,6 +194,14 @@ def test_a_key_of_any_characters_is_requested(service: Service, key: str) -> Non
     assert unquote(service.requests[0].path.removesuffix("?alt=media")).endswith(f"/b/bucket/o/{key}")
 
 
+def test_a_whole_object_that_arrives_damaged_is_requested_again(service: Service, reported: list[str]) -> None:
+    # Google sends a line for each kind of hash.
+    hashes = {"X-Goog-Hash": "crc32c=rth90Q==", "x-goog-hash": "md5=jXd/OF1d0iUI5FMO8ijq+w=="}
+    service.fault = lambda number, handler: handler.answer(200, (b"dota", b"data")[number], STORED | hashes)
+    assert storage.read(URI) == b"data"
+    assert "(CRC32C)" in reported[0]
+
+
 TRAINER = "trainer@project.iam.gserviceaccount.com"
 DENIED = b'{"error": {"code": 403, "message": "%b does not have storage.objects.get access"}}' % TRAINER.encode()
 GRANT = r"no permission \(HTTP 403\). Grant roles/storage.ROLE on gs://bucket"
