@@ -128,7 +128,9 @@ def convert(
     if dry_run:
         typer.echo("nothing is written, for --dry-run")
         return
-    pattern = f"{destination.rstrip('/')}/{name}-*.tfrecord"
+    # The shards of TensorFlow Datasets keep their names, which end with the split.
+    is_named_first = manifests[0].files[0].name.startswith(f"{name}-")
+    pattern = f"{destination.rstrip('/')}/{f'{name}-*.tfrecord' if is_named_first else f'*-{name}.tfrecord*'}"
     # A split with another name than `train` may be for validation, so its field in the job is not known.
     typer.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
 

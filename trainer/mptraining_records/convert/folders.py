@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import PurePosixPath
-
-import numpy as np
+from typing import Any
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert import images, labelled_images, text
-from mptraining_records.convert.files import FileRows
+from mptraining_records.convert import images, named_images
+from mptraining_records.convert.arrow_files import TEXT, utf8
+from mptraining_records.convert.images import Content, ListedFile
 from mptraining_records.convert.request import Request
-from mptraining_records.tfrecord.features import LABELS, Feature
+from mptraining_records.convert.table import FileColumn, Table
+from mptraining_records.tfrecord.features import LABELS
 from mptraining_storage import storage
 
-_TEXT_SUFFIX = ".txt"
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing", "eval", "evaluation"))
 
 
-def open_folder(uri: str, request: Request) -> FileRows:
+def open_folder(uri: str, request: Request) -> Table:
     """Open a folder of images, or of .txt files if there are no images; its sub-folders are the classes."""
+    import pyarrow as pa
+
     listed = images.list_folder(uri)
-    chosen, name, kind = [each for each in listed if images.is_image(each.path)], images.IMAGE, "images"
+    chosen, name, kind = [file for file in listed if images.is_image(file.path)], images.IMAGE, "images"
     if not chosen:
-        chosen = [each for each in listed if each.path.endswith(_TEXT_SUFFIX) and len(each.path.split("/")) > 1]
-        name, kind = text.TEXT, "text files"
+        chosen = [file for file in listed if file.path.endswith(".txt") and "/" in file.path]
+        name, kind = TEXT, "text files"
     if not chosen:
         raise InvalidData(uri, "no image in this folder", expected="JPEG or PNG files, or sub-folders with .txt files")
-    folders = sorted({each.path.partition("/")[0] for each in chosen if "/" in each.path})
-    loose = [each.path for each in chosen if "/" not in each.path]
+    folders = sorted({file.folder for file in chosen} - {""})
+    loose = [file.path for file in chosen if not file.folder]
     if loose and folders:
         raise InvalidData(
             uri,
@@ -40,87 +42,90 @@ def open_folder(uri: str, request: Request) -> FileRows:
     if len(listed) > len(chosen):
         request.notice(f"{len(listed) - len(chosen)} files that are not {kind} are skipped")
     label = (request.label or "label") if folders else None
-    numbers = {folder: number for number, folder in enumerate(folders)}
-    labels = np.array([numbers[each.path.partition("/")[0]] for each in chosen]) if folders else None
-    return FileRows(
-        request,
-        {name: [each.uri for each in chosen]},
-        {name: partial(images.load, size=request.image_size) if name == images.IMAGE else text.load},
-        values={label: labels} if label is not None and labels is not None else {},
-        value_features=(Feature(name=label, dtype="int64"),) if label else (),
-        label=label,
-        classes=tuple(folders) if folders else None,
-    )
+    columns = {name: [file.uri for file in chosen]} | ({label: [file.folder for file in chosen]} if label else {})
+    load = partial(images.load, size=request.image_size) if name == images.IMAGE else _load_text
+    return _table(uri, pa.table(columns), replace(request, label=label), {name: load})
 
 
-def open_pairs(request: Request) -> FileRows:
+def _load_text(uri: str) -> Content:
+    content = storage.read(uri)
+    utf8(uri, content)
+    return Content(content)
+
+
+def open_pairs(request: Request) -> Table:
     """Open folders of images whose files belong together by name; the label is one of them."""
+    import pyarrow as pa
+
     by_feature = {feature: _images_by_name(folder) for feature, folder in request.pairs.items()}
     if any(set(files) != set(next(iter(by_feature.values()))) for files in by_feature.values()):
         by_feature = {feature: _without_common_end(files) for feature, files in by_feature.items()}
-    (first, files), *others = by_feature.items()
-    for other, partners in others:
-        for one, its, two, theirs in ((first, files, other, partners), (other, partners, first, files)):
-            alone = sorted(set(its) - set(theirs))
+    names = list(by_feature)
+    for partner in names[1:]:
+        for feature, other in ((names[0], partner), (partner, names[0])):
+            files = by_feature[feature]
+            alone = sorted(set(files) - set(by_feature[other]))
             if alone:
                 raise InvalidData(
-                    f"--pairs {two}={request.pairs[two]}",
-                    f"no image for {its[alone[0]].path!r} of {one!r}; {len(alone):,} of {len(its):,} have none",
+                    f"--pairs {other}={request.pairs[other]}",
+                    f"no image for {files[alone[0]].path!r} of {feature!r}; {len(alone):,} of {len(files):,} have none",
                     expected="files of the same names, apart from the suffix",
                     next_step="Rename the files, or write a CSV of their names",
                 )
-    names = list(request.pairs)
     label = request.label or next((name for name in LABELS if name in names), names[-1])
     if label not in names:
         raise InvalidData("--label", repr(label), expected="one of " + ", ".join(map(repr, names)))
-    return FileRows(
-        request,
-        {feature: [each[name].uri for name in sorted(files)] for feature, each in by_feature.items()},
-        {name: partial(images.load, size=request.image_size, is_label=name == label) for name in names},
-        label=label,
-    )
+    columns = {feature: [files[name].uri for name in sorted(files)] for feature, files in by_feature.items()}
+    loads = {name: partial(images.load, size=request.image_size, is_label=name == label) for name in names}
+    return _table("--pairs", pa.table(columns), replace(request, label=label), loads)
 
 
-def _images_by_name(folder: str) -> dict[str, images.ListedFile]:
+def _table(uri: str, columns: Any, request: Request, loads: Mapping[str, Callable[[str], Content]]) -> Table:
+    if request.group is not None:
+        raise InvalidData(
+            "--group",
+            f"{request.group!r}: these files have no columns",
+            expected="a table with a column of that name",
+            next_step="Write a CSV of names, labels and groups, and convert it with --images",
+        )
+    files = {name: FileColumn(name, load) for name, load in loads.items()}
+    return Table(uri, columns, replace(request, columns=None), files=files)
+
+
+def _images_by_name(folder: str) -> dict[str, ListedFile]:
     """Return the images of a folder by their path without the suffix."""
-    chosen = [each for each in images.list_folder(folder) if images.is_image(each.path)]
+    chosen = [file for file in images.list_folder(folder) if images.is_image(file.path)]
     if not chosen:
         raise InvalidData(folder, "no image in this folder", expected="JPEG or PNG files")
-    found = {_stem(each.path): each for each in chosen}
-    if len(found) < len(chosen):
-        twice = next(each.path for each in chosen if found[_stem(each.path)] is not each)
-        raise InvalidData(folder, f"two images are called {_stem(twice)!r}", expected="a different name for each")
-    return found
+    by_name = {file.stem: file for file in chosen}
+    if len(by_name) < len(chosen):
+        twice = next(file.stem for file in chosen if by_name[file.stem] is not file)
+        raise InvalidData(folder, f"two images are called {twice!r}", expected="a different name for each")
+    return by_name
 
 
-def _without_common_end(files: Mapping[str, images.ListedFile]) -> dict[str, images.ListedFile]:
+def _without_common_end(files: Mapping[str, ListedFile]) -> dict[str, ListedFile]:
     """Return the files by their names without the ending that all of them have, such as `_blurred`."""
-    end = _common_end(files)
-    return {name.removesuffix(end): file for name, file in files.items()} if len(files) > 1 else dict(files)
+    first, last = (name[::-1] for name in (min(files, key=_backwards), max(files, key=_backwards)))
+    length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return {name[: len(name) - length]: file for name, file in files.items()} if len(files) > 1 else dict(files)
 
 
-def _common_end(names: Iterable[str]) -> str:
-    backwards = sorted(name[::-1] for name in names)
-    first, last = backwards[0], backwards[-1]
-    length = next((at for at, character in enumerate(first) if character != last[at]), len(first))
-    return first[:length][::-1]
-
-
-def _stem(path: str) -> str:
-    return str(PurePosixPath(path).with_suffix(""))
+def _backwards(name: str) -> str:
+    return name[::-1]
 
 
 def _refuse_other_layouts(
-    uri: str, request: Request, folders: list[str], chosen: list[images.ListedFile], listed: list[images.ListedFile]
+    uri: str, request: Request, folders: Sequence[str], chosen: Sequence[ListedFile], listed: Sequence[ListedFile]
 ) -> None:
     """Raise InvalidData if the sub-folders do not look like classes, with the command for what they look like."""
     if len(folders) == 1:
         below = storage.join(uri, folders[0])
-        tables = [each for each in listed if each.path.endswith((".csv", ".parquet")) and "/" not in each.path]
-        deeper = any(len(each.path.split("/")) > 2 for each in chosen)
+        tables = [file for file in listed if file.path.endswith((".csv", ".parquet")) and not file.folder]
+        deeper = any(file.path.count("/") > 1 for file in chosen)
         step = f"For {'classes below it' if deeper else 'images without labels'}: {request.command(below)}"
         if tables:
-            step = f"For labels in a table: {labelled_images.command(tables[0].uri, below, request)}"
+            step = f"For labels in a table: {named_images.command(tables[0].uri, below, request)}"
         raise InvalidData(
             uri,
             f"all images are in one sub-folder, {folders[0]!r}, which would be the only class",
@@ -137,11 +142,14 @@ def _refuse_other_layouts(
         )
     if len(folders) == 2 and request.label is None:
         first, second = (
-            {_stem(each.path.partition("/")[2]): each for each in chosen if each.path.startswith(f"{folder}/")}
-            for folder in folders
+            {file.stem.partition("/")[2]: file for file in chosen if file.folder == name} for name in folders
         )
         if set(first) == set(second) or set(_without_common_end(first)) == set(_without_common_end(second)):
-            places = [f"{feature}={storage.join(uri, folder)}" for feature, folder in _roles(folders)]
+            # A folder that is called like a target comes last.
+            ordered = sorted(folders, key=lambda folder: any(word in folder.lower() for word in _TARGETS))
+            places = [
+                f"{role}={storage.join(uri, name)}" for role, name in zip(("input", "target"), ordered, strict=True)
+            ]
             raise InvalidData(
                 uri,
                 f"the images in {folders[0]!r} and {folders[1]!r} have the same names",
@@ -151,10 +159,4 @@ def _refuse_other_layouts(
             )
 
 
-_CLEAN = ("sharp", "clean", "target", "gt", "ground", "truth", "mask", "label", "high", "hr", "original", "output")
-
-
-def _roles(folders: list[str]) -> list[tuple[str, str]]:
-    """Return the two folders as input and target; a folder that is called like a target comes last."""
-    ordered = sorted(folders, key=lambda folder: any(word in folder.lower() for word in _CLEAN))
-    return [("input", ordered[0]), ("target", ordered[1])]
+_TARGETS = ("sharp", "clean", "target", "gt", "ground", "truth", "mask", "label", "high", "hr", "original", "output")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import struct
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert.files import Content
 from mptraining_records.tfrecord import features
-from mptraining_records.tfrecord.features import Decode
+from mptraining_records.tfrecord.features import Decode, Feature, StoredImage
 from mptraining_storage import storage
 
 if TYPE_CHECKING:
@@ -25,33 +26,18 @@ _SUFFIXES = frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".dib", ".gif", ".webp", ".tif", ".tiff", ".ppm",
     ".pgm", ".pbm", ".pnm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".ico", ".tga",
 ))
+# Members of Image.Transpose that undo the EXIF orientations 2 to 8.
+_TURNS = (
+    "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90",
+)
+# What Pillow's readers of formats raise for damaged files, besides DecompressionBombError.
+_DAMAGED = (
+    OSError, SyntaxError, ValueError, TypeError, RuntimeError, LookupError, ArithmeticError, EOFError, struct.error,
+)
 # fmt: on
 # Tags of EXIF and TIFF.
 _ORIENTATION, _BITS_PER_SAMPLE = 274, 258
-# Members of Image.Transpose by the EXIF orientation that they undo.
-_TURNS: dict[object, str] = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-
-
-# What Pillow's readers of formats raise for damaged files, besides DecompressionBombError.
-_DAMAGED = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    LookupError,
-    ArithmeticError,
-    EOFError,
-    struct.error,
-)
+_TRANSPARENT = "with transparency, which a job drops because other images have none"
 
 
 class _UnknownRange(OSError):
@@ -61,20 +47,65 @@ class _UnknownRange(OSError):
         super().__init__(f"{pixels}, of which black and white are not known; save 8 or 16 bits, or arrays as .npz")
 
 
+class Content(NamedTuple):
+    """The bytes to store; of an image also what they are, and what was changed, as phrases after "3 images"."""
+
+    stored: bytes
+    image: StoredImage | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class ImageColumn:
+    """The images of a column that were read, and the numbers of the rows in which they were changed."""
+
+    images: set[StoredImage] = field(default_factory=set)
+    rows_changed: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, number: int, content: Content) -> None:
+        """Add the content of the row `number`, if it is an image."""
+        if content.image is not None:
+            self.images.add(content.image)
+            for note in (*content.notes, *([_TRANSPARENT] if content.image.shape[-1] == 4 else ())):
+                self.rows_changed[note].add(number)
+
+    def feature(self, name: str, *, is_label: bool) -> Feature | None:
+        """Return the feature of these images; None without images."""
+        return features.image_feature(name, self.images, is_label=is_label) if self.images else None
+
+    def report(self, feature: Feature) -> list[str]:
+        """Return one line for each kind of change, with the number of rows."""
+        return [
+            f"{feature.name}: {len(rows):,} {'image' if len(rows) == 1 else 'images'} {note}"
+            for note, rows in self.rows_changed.items()
+            if note != _TRANSPARENT or feature.shape[-1] != 4
+        ]
+
+
 class ListedFile(NamedTuple):
     """A file below a folder; `path` is relative to the folder."""
 
     uri: str
     path: str
 
+    @property
+    def folder(self) -> str:
+        """The first folder of the path, empty for a file in the folder itself."""
+        return self.path.partition("/")[0] if "/" in self.path else ""
+
+    @property
+    def stem(self) -> str:
+        """The path without the suffix."""
+        return str(PurePosixPath(self.path).with_suffix(""))
+
 
 def list_folder(uri: str) -> list[ListedFile]:
     """List every file below the folder, sorted by path. Raises InvalidData if there is none."""
     root = uri.rstrip("/") if storage.is_remote(uri) else str(storage.local_path(uri))
-    found = [ListedFile(each.uri, each.uri.removeprefix(root).strip("/")) for each in storage.list_objects(uri)]
-    if not found:
+    listed = [ListedFile(file.uri, file.uri.removeprefix(root).strip("/")) for file in storage.list_objects(uri)]
+    if not listed:
         raise InvalidData(uri, "no file in this folder")
-    return found
+    return listed
 
 
 def is_image(path: str) -> bool:
@@ -118,14 +149,15 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
             # The further frames of a JPEG are previews.
             if kind != "jpeg" and getattr(image, "is_animated", False):
                 notes.append("with several frames, the first of which is stored")
-            turn = _TURNS.get(_orientation(image))
+            orientation = _orientation(image)
             if kind is None:
                 # Only then ICO knows its size, and a TIFF is turned.
                 image.load()
             upright: Image.Image = image
-            if turn is not None:
+            if orientation in range(2, 9):
                 notes.append("turned upright by EXIF orientation")
-                upright = image if image.format == "TIFF" else image.transpose(Image.Transpose[turn])
+                turn = Image.Transpose[_TURNS[orientation - 2]]
+                upright = image if image.format == "TIFF" else image.transpose(turn)
             changed = _class_numbers(upright, notes) if is_label else upright
             if kind is None or size or changed is not image:
                 changed = _plain(changed)
@@ -148,12 +180,12 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
     return Content(content, stored, tuple(notes))
 
 
-def _orientation(image: Image.Image) -> object:
-    """Return the orientation in the EXIF data, None without one; damaged EXIF data is no damaged image."""
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation in the EXIF data, 1 without one; damaged EXIF data is no damaged image."""
     try:
-        return image.getexif().get(_ORIENTATION)
+        return int(image.getexif().get(_ORIENTATION, 1))
     except _DAMAGED:
-        return None
+        return 1
 
 
 def _bits(image: ImageFile, content: bytes) -> int:

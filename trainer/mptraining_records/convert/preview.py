@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from mptraining_records.convert.permutation import permutation
 from mptraining_records.convert.sources import Source
-from mptraining_records.tfrecord import features, tensor_proto
-from mptraining_records.tfrecord.example import Encodable
+from mptraining_records.tfrecord import example, features, tensor_proto
+from mptraining_records.tfrecord.example import Values
 from mptraining_records.tfrecord.features import Feature
 
 ROWS = 3
@@ -26,8 +26,10 @@ def preview(source: Source, seed: int | None) -> Iterator[str]:
     """Yield one line for each of the first rows; with random access these are the first records of the order."""
     yield f"{source.count:,} rows; label: {source.label or 'none'}{_classes(source)}; the first:"
     order = permutation(source.count, seed)[:ROWS] if seed is not None and source.random_access else None
-    for number, row in islice(source.rows(order), ROWS):
-        values = ", ".join(f"{name} {_value(source, name, value)}" for name, value in sorted(row.items()))
+    for number, record in islice(source.records(order), ROWS):
+        described = {feature.name: feature for feature in source.features()}
+        row = sorted(example.parse(record).items())
+        values = ", ".join(f"{name} {_value(source, described[name], found)}" for name, (_, found) in row)
         yield f"  {source.origin(number)}: {values}"
 
 
@@ -39,25 +41,24 @@ def _classes(source: Source) -> str:
     return f" ({shown}{more})"
 
 
-def _value(source: Source, name: str, value: Encodable) -> str:
-    if isinstance(value, list) and len(value) == 1:
-        # A record of TensorFlow Datasets has one value as a list.
-        return _value(source, name, value[0])
-    if isinstance(value, list) and value and isinstance(value[0], bytes | str):
-        return f"[{len(value)}] {_value(source, '', value[0])}, …"
-    if isinstance(value, bytes | str):
-        feature = next((each for each in source.features() if each.name == name), None)
-        return _bytes(value, feature) if isinstance(value, bytes) else _text(value)
-    array = np.asarray(value)
-    if array.ndim:
-        return _array(array)
-    if name == source.label and source.classes is not None:
-        return f"{array.item()} ({source.classes[array.item()]})"
-    scalar = array.item()
-    return _value(source, name, scalar) if isinstance(scalar, bytes | str) else str(scalar)
+def _value(source: Source, feature: Feature, values: Values) -> str:
+    """Return the values of a feature: images and texts one by one, numbers with their type and shape."""
+    if isinstance(values, list):
+        first = _bytes(values[0], feature) if values else "[0] []"
+        return f"[{len(values)}] {first}, …" if len(values) > 1 else first
+    values = values.astype(bool) if feature.dtype == "bool" else values
+    if feature.shape:
+        return _array(values.reshape(_sizes(feature)), feature.dtype)
+    if feature.name == source.label and source.classes is not None:
+        return f"{values[0]} ({source.classes[values[0]]})"
+    return str(values[0])
 
 
-def _bytes(value: bytes, feature: Feature | None) -> str:
+def _sizes(feature: Feature) -> list[int]:
+    return [-1 if size is None else size for size in feature.shape]
+
+
+def _bytes(value: bytes, feature: Feature) -> str:
     """Return what an image, a tensor, a text or other bytes are."""
     from PIL import Image
 
@@ -67,13 +68,13 @@ def _bytes(value: bytes, feature: Feature | None) -> str:
             # As TensorFlow decodes them.
             pixels = np.asarray(opened.convert({"1": "L", "P": "RGB", "CMYK": "RGB"}.get(opened.mode, opened.mode)))
         return f"{image.kind} {'x'.join(map(str, image.shape))} {pixels.dtype} {_range(pixels)}"
-    if feature is not None and feature.decode == "raw":
+    if feature.decode == "raw":
         if feature.dtype == "bfloat16":
             # The upper half of a float32.
             numbers = (np.frombuffer(value, "<u2").astype(np.uint32) << 16).view(np.float32)
         else:
             numbers = np.frombuffer(value, np.dtype(feature.dtype).newbyteorder("<"))
-        return _array(numbers.reshape([-1 if size is None else size for size in feature.shape]), feature.dtype)
+        return _array(numbers.reshape(_sizes(feature)), feature.dtype)
     tensor = tensor_proto.header(value)
     if tensor is not None and tensor.whole:
         return f"{tensor.dtype} {list(tensor.shape)} of tf.io.serialize_tensor"
@@ -88,10 +89,10 @@ def _text(text: str) -> str:
     return repr(text[:_WIDTH]) + ("…" if len(text) > _WIDTH else "")
 
 
-def _array(array: NDArray[Any], dtype: str = "") -> str:
+def _array(array: NDArray[Any], dtype: str) -> str:
     """Return type, shape, and the numbers if they are few, else their range."""
-    values = str(array.tolist()) if array.size <= _FEW or array.dtype.kind in "SUO" else _range(array)
-    return f"{dtype or array.dtype} {list(array.shape)} {values[:_WIDTH]}"
+    values = str(array.tolist()) if array.size <= _FEW else _range(array)
+    return f"{dtype} {list(array.shape)} {values[:_WIDTH]}"
 
 
 def _range(array: NDArray[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,79 +21,15 @@ from mptraining_records.tfrecord.manifest import File
 from mptraining_storage import local, storage
 from mptraining_storage.preconditions import StoredObject
 
-
-@dataclass
-class Shard:
-    """Shard number `number` of a split: its size in bytes, CRC32C, payload lengths in bytes and stored checksums."""
-
-    number: int
-    path: Path
-    bytes: int = 0
-    crc32c: int = 0
-    lengths: list[int] = field(default_factory=list)
-    checksums: list[int] = field(default_factory=list)
-
-    def entry(self, name: str) -> File:
-        """Return the shard's entry in a manifest, with its final name."""
-        return File(name=name, records=len(self.lengths), bytes=self.bytes, crc32c=self.crc32c)
-
-
-@dataclass
-class ShardWriter:
-    """Writes a stream of records to files of about `shard_bytes` in a local folder.
-
-    `on_finished` is called with each complete shard, and may move or delete its file.
-    """
-
-    folder: Path
-    name: str
-    shard_bytes: int
-    on_finished: Callable[[Shard], None]
-    shards: list[Shard] = field(default_factory=list)
-    _file: BinaryIO | None = None
-
-    @property
-    def records(self) -> int:
-        return sum(len(shard.lengths) for shard in self.shards)
-
-    def write(self, record: bytes) -> None:
-        """Append one record, to a new shard if the last one is full."""
-        if self._file is not None and self.shards[-1].bytes >= self.shard_bytes:
-            self.finish()
-        if self._file is None:
-            number = len(self.shards)
-            path = self.folder / f"{self.name}-{number:05}.tfrecord{local.UNFINISHED}"
-            self._file = path.open("wb")
-            self.shards.append(Shard(number, path))
-        shard, framed = self.shards[-1], framing.encode(record)
-        self._file.write(framed)
-        shard.bytes += len(framed)
-        shard.crc32c = google_crc32c.extend(shard.crc32c, framed)
-        shard.lengths.append(len(record))
-        shard.checksums.append(framing.footer_format.unpack(framed[-framing.FOOTER :])[0])
-
-    def finish(self) -> None:
-        """Close the current shard and pass it to `on_finished`."""
-        if self._file is not None:
-            self.close()
-            self.on_finished(self.shards[-1])
-
-    def close(self) -> None:
-        """Close the current file, which stays in the temporary folder."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+# The maximum number of complete shards on the local disk, including those being uploaded.
+MAX_PENDING_SHARDS = 4
+_FOLDER = ".unfinished"
+_THREADS = 8
 
 
 def list_published(destination: str, split: str) -> list[StoredObject]:
     """List the shards of a split with final names, for any total."""
     return storage.glob_or_empty(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
-
-
-# The maximum number of complete shards on the local disk, including those being uploaded.
-MAX_PENDING_SHARDS = 4
-_FOLDER = ".unfinished"
-_THREADS = 8
 
 
 def is_resumable(destination: str, split: str, arguments: Mapping[str, object]) -> bool:
@@ -104,87 +40,126 @@ def is_resumable(destination: str, split: str, arguments: Mapping[str, object]) 
         return False
 
 
-class ShardOutput:
-    """Stores one split's shards at `destination`; a context manager that stops its threads at the end.
+@dataclass
+class _Shard:
+    """One shard: size in bytes, CRC32C, payload lengths in bytes and stored checksums."""
 
-    Shards for a local folder stay in the temporary folder until all are written; those for a bucket are uploaded.
+    path: Path
+    file: BinaryIO
+    size: int = 0
+    crc32c: int = 0
+    lengths: list[int] = field(default_factory=list)
+    checksums: list[int] = field(default_factory=list)
+
+    def write(self, record: bytes) -> None:
+        framed = framing.encode(record)
+        self.file.write(framed)
+        self.size += len(framed)
+        self.crc32c = google_crc32c.extend(self.crc32c, framed)
+        self.lengths.append(len(record))
+        self.checksums.append(framing.footer_format.unpack(framed[-framing.FOOTER :])[0])
+
+
+class SplitWriter:
+    """Writes the records of one split to shards of about `shard_bytes`; a context manager that stops its threads.
+
+    Shards for a local folder stay in the temporary `folder` until all are written; those for a bucket are uploaded.
     `arguments`, serializable as JSON, identify a conversion to a bucket that may resume.
     """
 
-    def __init__(self, destination: str, split: str, arguments: Mapping[str, object]) -> None:
-        self._destination = destination
-        self._split = split
+    def __init__(
+        self, folder: Path, destination: str, split: str, shard_bytes: int, arguments: Mapping[str, object]
+    ) -> None:
+        self.split = split
+        self._folder, self._destination, self._shard_bytes, self._arguments = (
+            folder,
+            destination,
+            shard_bytes,
+            arguments,
+        )
         self._is_remote = storage.is_remote(destination)
-        self._arguments = arguments
+        self._unfinished = storage.join(destination, _FOLDER, split)
+        self._shards: list[_Shard] = []
         self._slots = threading.Semaphore(MAX_PENDING_SHARDS)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="shards")
         self._uploads: list[Future[StoredObject]] = []
-        self._existing: dict[int, list[StoredObject]] = defaultdict(list)
+        self._existing: dict[str, list[StoredObject]] = defaultdict(list)
 
     def __enter__(self) -> Self:
-        if not self._is_remote:
-            return self
-        storage.write(_marker(self._destination, self._split), json.dumps(self._arguments).encode())
-        for each in storage.list_objects(self._folder):
-            self._existing[_shard_number(each.name.partition(".")[0])].append(each)
-        for each in list_published(self._destination, self._split):
-            self._existing[_shard_number(each.name.removeprefix(f"{self._split}-")[:5])].append(each)
+        if self._is_remote:
+            storage.write(_marker(self._destination, self.split), json.dumps(self._arguments).encode())
+            for stored in storage.list_objects(self._unfinished):
+                self._existing[stored.name.partition(".")[0]].append(stored)
+            for stored in list_published(self._destination, self.split):
+                self._existing[stored.name.removeprefix(f"{self.split}-")[:5]].append(stored)
         return self
 
     def __exit__(self, *_: object) -> None:
+        for shard in self._shards[-1:]:
+            shard.file.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def send(self, shard: Shard) -> None:
-        """Start uploading a complete shard to a bucket, after which its file is deleted.
+    def write(self, record: bytes) -> None:
+        """Append one record, to a new shard if the last one is full.
 
         Blocks while `MAX_PENDING_SHARDS` shards are pending. Raises the error of an earlier upload.
         """
-        if not self._is_remote:
-            return
-        self._slots.acquire()
-        for each in self._uploads:
-            if each.done():
-                each.result()
-        self._uploads.append(self._pool.submit(self._send, shard))
+        if not self._shards or self._shards[-1].size >= self._shard_bytes:
+            self._send()
+            path = self._folder / f"{self.split}-{len(self._shards):05}.tfrecord{local.UNFINISHED}"
+            self._shards.append(_Shard(path, path.open("wb")))
+        self._shards[-1].write(record)
 
-    def wait(self) -> None:
-        """Wait until all shards are in the bucket; raises the first error of an upload."""
-        for each in self._uploads:
-            each.result()
+    def finish(self) -> None:
+        """Close the last shard, and wait until all are in the bucket; raises the first error of an upload."""
+        self._send()
+        for upload in self._uploads:
+            upload.result()
 
-    def publish(self, shards: Sequence[Shard]) -> tuple[File, ...]:
+    def publish(self) -> tuple[File, ...]:
         """Give all shards their final names, those in a bucket a sidecar, and delete the split's other shards."""
-        self.wait()
-        names = [f"{self._split}-{shard.number:05}-of-{len(shards):05}.tfrecord" for shard in shards]
+        names = [f"{self.split}-{number:05}-of-{len(self._shards):05}.tfrecord" for number in range(len(self._shards))]
         if self._is_remote:
-            list(self._pool.map(self._publish, shards, names, [each.result() for each in self._uploads]))
+            list(self._pool.map(self._publish, self._shards, names, [upload.result() for upload in self._uploads]))
         else:
-            for shard, name in zip(shards, names, strict=True):
+            for shard, name in zip(self._shards, names, strict=True):
                 storage.move(shard.path, storage.join(self._destination, name))
-        stale = [each.uri for each in list_published(self._destination, self._split) if each.name not in set(names)]
+        published = list_published(self._destination, self.split)
+        stale = [stored.uri for stored in published if stored.name not in set(names)]
         list(self._pool.map(storage.delete, [*stale, *map(sidecar.uri_of, stale)]))
-        storage.delete_prefix(self._folder)
-        return tuple(shard.entry(name) for shard, name in zip(shards, names, strict=True))
+        storage.delete_prefix(self._unfinished)
+        return tuple(
+            File(name=name, records=len(shard.lengths), bytes=shard.size, crc32c=shard.crc32c)
+            for shard, name in zip(self._shards, names, strict=True)
+        )
 
     def delete_marker(self) -> None:
         """Delete the marker of an unfinished conversion, after the manifest is written."""
-        storage.delete(_marker(self._destination, self._split))
+        storage.delete(_marker(self._destination, self.split))
 
-    @property
-    def _folder(self) -> str:
-        return storage.join(self._destination, _FOLDER, self._split)
+    def _send(self) -> None:
+        """Close the last shard; start uploading one for a bucket, after which its file is deleted."""
+        if not self._shards:
+            return
+        self._shards[-1].file.close()
+        if self._is_remote:
+            self._slots.acquire()
+            for upload in self._uploads:
+                if upload.done():
+                    upload.result()
+            self._uploads.append(self._pool.submit(self._upload, f"{len(self._uploads):05}", self._shards[-1]))
 
-    def _send(self, shard: Shard) -> StoredObject:
+    def _upload(self, number: str, shard: _Shard) -> StoredObject:
         try:
-            for each in self._existing.get(shard.number, ()):
-                if (each.size, each.crc32c) == (shard.bytes, shard.crc32c):
-                    return each
-            return storage.upload(shard.path, storage.join(self._folder, f"{shard.number:05}.tfrecord"))
+            for stored in self._existing.get(number, ()):
+                if (stored.size, stored.crc32c) == (shard.size, shard.crc32c):
+                    return stored
+            return storage.upload(shard.path, storage.join(self._unfinished, f"{number}.tfrecord"))
         finally:
             local.delete(shard.path)
             self._slots.release()
 
-    def _publish(self, shard: Shard, name: str, sent: StoredObject) -> None:
+    def _publish(self, shard: _Shard, name: str, sent: StoredObject) -> None:
         uri = storage.join(self._destination, name)
         stored = sent if sent.uri == uri else storage.copy(sent, uri)
         lengths = np.array(shard.lengths, np.int64)
@@ -194,7 +169,3 @@ class ShardOutput:
 
 def _marker(destination: str, split: str) -> str:
     return storage.join(destination, _FOLDER, f"{split}.json")
-
-
-def _shard_number(text: str) -> int:
-    return int(text) if text.isdecimal() else -1

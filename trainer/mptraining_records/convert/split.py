@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mptraining_records.convert.request import VALIDATION, Request
 from mptraining_records.convert.sources import Source
 from mptraining_records.reading.order import Int64s, key, splitmix64
-from mptraining_records.tfrecord.example import Encodable
 
 _SPLIT = 2
 # Integer labels above this are no class numbers; a job's classWeight has as many entries at most.
 _MAX_CLASSES = 1024
 # The share of rows that may belong to named classes with too few rows before all classes are ignored.
 _MOST_RARE = 0.1
+
+
+def choose(source: Source, request: Request) -> NDArray[np.bool_]:
+    """Return which rows go to the validation split, and report how they were chosen."""
+    fraction = request.validation_fraction
+    if not fraction:
+        return np.zeros(source.count, bool)
+    # The split needs the labels of all rows before the first is written; a manifest does not.
+    labels = source.labels()
+    groups = source.groups() if request.group is not None else None
+    unstratified = None
+    if labels is not None:
+        is_number = request.label_as == "Numbers"
+        why = None if is_number else why_not_stratified(labels, fraction, source.classes)
+        unstratified = "it is stored as numbers" if is_number else why
+        # A group may be all there is of a named class, which is reported; a number is no class.
+        if unstratified and (groups is None or source.classes is None):
+            labels = None
+    chosen = choose_validation(source.count, fraction, request.seed, labels=labels, groups=groups)
+    rows = f"{VALIDATION}: {chosen.sum():,} of {source.count:,} rows"
+    if groups is not None:
+        request.notice(f"{rows}, whole groups of {request.group!r}")
+        alone = [] if labels is None else sorted(set(labels[~chosen].tolist()) ^ set(labels[chosen].tolist()))
+        if alone:
+            name = source.classes[alone[0]] if source.classes else alone[0]
+            request.notice(f"the class {name!r} has rows in one of the splits only; another --seed may help")
+    elif labels is not None:
+        request.notice(f"{rows}, the same share of each {source.label!r}")
+    elif unstratified:
+        request.notice(f"{rows}, without regard to {source.label!r}: {unstratified}")
+    return chosen
 
 
 def why_not_stratified(labels: Int64s, fraction: float, classes: Sequence[str] | None) -> str | None:
@@ -64,30 +95,6 @@ def choose_validation(
     for start, size, share in zip(starts, sizes, np.diff(bounds), strict=True):
         chosen[order[start : start + min(share, size - 1)]] = True
     return chosen
-
-
-class LabelCollector:
-    """Collects the integer labels of rows while they are read."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._labels = np.zeros(source.count if source.label is not None else 0, np.int64)
-
-    def add(self, number: int, row: Mapping[str, Encodable]) -> None:
-        """Add row `number`."""
-        if len(self._labels):
-            value = np.asarray(row[self._source.label or ""])
-            if value.size != 1 or value.dtype.kind not in "bui":
-                self._labels = np.zeros(0, np.int64)
-            else:
-                self._labels[number] = value.item()
-
-    def of(self, numbers: Sequence[int]) -> Int64s | None:
-        """Return the labels of these rows, in their order; None if a label is not one integer."""
-        label = next((each for each in self._source.features() if each.name == self._source.label), None)
-        if label is None or label.shape or label.decode or not len(self._labels):
-            return None
-        return self._labels[list(numbers)]
 
 
 def summarize(labels: Int64s | None, classes: int | None) -> dict[str, Any]:

@@ -6,27 +6,24 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert.request import Request, check_column
+from mptraining_records.convert.request import SHARD_BYTES, Request, check_columns
 from mptraining_records.index import dataset_index
 from mptraining_records.reading.order import Int64s
 from mptraining_records.reading.reader import RecordReader
-from mptraining_records.tfrecord import example, record_check
-from mptraining_records.tfrecord.example import Encodable
+from mptraining_records.tfrecord import example
 from mptraining_records.tfrecord.features import Decode, Dtype, Feature, choose_label
+from mptraining_records.tfrecord.manifest import File
+from mptraining_records.tfrecord.record_check import INTEGERS
 from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 
 FEATURES = "features.json"
 _CHUNK = 256
-# Empty arrays are encoded with their kind.
-_EMPTY: Mapping[example.Kind, NDArray[Any]] = {
-    "bytes": np.zeros(0, "S1"),
-    "int64": np.zeros(0, np.int64),
-    "float": np.zeros(0, np.float32),
-}
 # Shape and dtype of the kinds that have one.
 _FIXED: Mapping[str, tuple[tuple[int | None, ...], str]] = {
     "classLabel": ((), "int64"),
@@ -37,83 +34,108 @@ _DTYPES = frozenset(get_args(Dtype))
 
 
 class TfdsFolder:
-    """The split of the request's name. Without `columns` its supervised keys are stored, if it has them."""
+    """The split of the request's name. Without `columns` its supervised keys are stored, if it has them.
+
+    Where the destination is the folder itself its shards stay as they are, and only the manifest is written.
+    """
 
     random_access = True
 
     def __init__(self, uri: str, request: Request) -> None:
+        self.is_in_place = _path(uri) == _path(request.destination)
         if request.image_size:
             raise InvalidData(
                 "--image-size", "not possible for TensorFlow Datasets", expected="resize in data.features of the job"
             )
-        self._uri = uri
-        self._request = request
-        written = _load(uri, FEATURES)
+        if self.is_in_place and (request.validation_fraction or request.shard_bytes != SHARD_BYTES):
+            raise InvalidData(
+                request.destination,
+                "--validation-fraction and --shard-bytes need new files; those of this folder stay as they are",
+                next_step="Name another folder to write to",
+            )
+        self._uri, self._request = uri, request
+        self._written = dict(_flatten("", _load(uri, FEATURES)))
         info = _load(uri, "dataset_info.json")
-        self._written = dict(_flatten("", written))
         keys = info.get("supervisedKeys", {}).get("tuple", {}).get("items", [])
         supervised = [name for item in keys if (name := item.get("featureKey")) in self._written]
         names = list(self._written)
-        for option, columns in (("--columns", request.columns or ()), ("--group", (request.group,))):
-            for name in columns:
-                if name is not None:
-                    check_column(uri, option, name, names)
+        check_columns(uri, "--columns", request.columns or (), names)
+        check_columns(uri, "--group", [request.group], names)
         self.label = supervised[-1] if supervised and request.label is None else choose_label(uri, names, request.label)
         chosen = request.columns if request.columns is not None else supervised[:1] or names
         self._features = tuple(
             self._described(name, self._written[name]) for name in names if name in chosen or name == self.label
         )
-        left = [name for name in names if name not in {each.name for each in self._features}]
+        left = [name for name in names if name not in {feature.name for feature in self._features}]
         if left and request.columns is None:
-            request.notice(f"features that are not stored: {', '.join(left)}; --columns selects others")
+            verb = "described" if self.is_in_place else "stored"
+            request.notice(f"features that are not {verb}: {', '.join(left)}; --columns selects others")
         self.classes = self._classes()
         splits = [split["name"] for split in info.get("splits", [])]
-        if request.split not in splits:
+        if request.name not in splits:
             raise InvalidData(
                 uri,
-                f"no split {request.split!r} in dataset_info.json",
+                f"no split {request.name!r} in dataset_info.json",
                 expected="--name with one of " + ", ".join(map(repr, splits)),
             )
         if info.get("fileFormat", "tfrecord") != "tfrecord":
             raise InvalidData(uri, f"files of the format {info['fileFormat']!r}", expected="tfrecord")
-        self._index = dataset_index.build([storage.join(uri, f"*-{request.split}.tfrecord*")])
+        self._pattern = storage.join(uri, f"*-{request.name}.tfrecord*")
+        self._index = dataset_index.build([self._pattern])
         self.count = self._index.count
+        label = next((feature for feature in self._features if feature.name == self.label), None)
+        is_number = label is not None and not label.shape and not label.decode and label.dtype in INTEGERS
+        # Those of the records that were read.
+        self._labels: dict[int, int] | None = {} if is_number else None
 
-    def rows(self, numbers: Int64s | None = None) -> Iterator[tuple[int, Mapping[str, Encodable]]]:
-        empty = {each.name: _EMPTY[record_check.stored_as(each)] for each in self._features}
-        optional = {each.name for each in self._features if each.is_optional}
-        for number, row in self._parsed(np.arange(self.count) if numbers is None else numbers):
-            # An empty sequence has no kind in their records.
-            values: dict[str, Encodable] = {name: found for name, (_, found) in row.items() if len(found)}
-            missing = [name for name in empty if name not in row and name not in optional]
+    def records(self, order: Int64s | None = None) -> Iterator[tuple[int, bytes]]:
+        """Yield number and record of all rows, or of those of `order`, with the selected features."""
+        names = {feature.name for feature in self._features}
+        needed = {feature.name for feature in self._features if not feature.is_optional}
+        for number, record in self._read(np.arange(self.count) if order is None else order):
+            values = example.parse(record)
+            missing = sorted(needed - values.keys())
             if missing:
                 raise InvalidData(self._uri, f"record {number} has no {missing[0]!r}", next_step="Use --columns")
-            yield number, {name: values.get(name, nothing) for name, nothing in empty.items()}
+            if self._labels is not None:
+                self._labels[number] = int(values[self.label or ""][1][0])
+            yield number, example.select(record, names)
 
     def features(self) -> tuple[Feature, ...]:
         return self._features
 
     def labels(self) -> Int64s | None:
-        feature = next((each for each in self._features if each.name == self.label), None)
-        if feature is None or feature.shape or feature.decode or feature.dtype not in ("uint8", "int32", "int64"):
+        """Return the label of every row; None if it is not one integer. Reads the records that were not read."""
+        if self._labels is None:
             return None
-        return np.array([row[feature.name] for _, row in self.rows()], np.int64).reshape(self.count)
+        for _ in self.records(np.setdiff1d(np.arange(self.count), list(self._labels))):
+            pass
+        return np.array([self._labels[number] for number in range(self.count)], np.int64)
 
     def groups(self) -> NDArray[Any]:
+        """Return the value of every row in the column `group` of the request."""
         name = self._request.group
         assert name is not None
-        return np.array([str(list(row[name][1])) for _, row in self._parsed(np.arange(self.count))])
+        return np.array([str(list(example.parse(record)[name][1])) for _, record in self._read(np.arange(self.count))])
 
     def origin(self, number: int) -> str:
         return f"record {number}"
 
-    def _parsed(self, numbers: Int64s) -> Iterator[tuple[int, dict[str, tuple[example.Kind, example.Values]]]]:
+    def files(self) -> tuple[File, ...]:
+        """Return the entries of the shards in a manifest; those of a bucket get an index."""
+        dataset_index.publish([self._pattern])
+        return tuple(
+            File(name=shard.object.name, records=shard.count, bytes=shard.object.size, crc32c=_crc32c(shard.object))
+            for shard in self._index.shards
+        )
+
+    def _read(self, numbers: Int64s) -> Iterator[tuple[int, bytes]]:
         with RecordReader(self._index) as reader:
             for start in range(0, len(numbers), _CHUNK):
                 chunk = numbers[start : start + _CHUNK]
                 for number, record in zip(chunk.tolist(), reader.read(chunk), strict=True):
                     assert record is not None
-                    yield number, example.parse(record)
+                    yield number, record
 
     def _classes(self) -> tuple[str, ...] | None:
         if self.label is None or "classLabel" not in self._written[self.label]:
@@ -168,6 +190,17 @@ class TfdsFolder:
             "of one of them",
             next_step="Select other features with --columns",
         )
+
+
+def _path(uri: str) -> str:
+    return uri.rstrip("/") if storage.is_remote(uri) else str(storage.local_path(uri).resolve())
+
+
+def _crc32c(shard: StoredObject) -> int:
+    if shard.crc32c is not None or not shard.size:
+        return shard.crc32c or 0
+    with storage.memory_map(shard) as content:
+        return int(google_crc32c.value(np.frombuffer(content, np.uint8)))
 
 
 def _load(folder: str, name: str) -> dict[str, Any]:

@@ -15,13 +15,17 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 from PIL import Image
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
+from mptraining_records.index import sidecar, verify
+from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_storage import storage
 from tests.unit.records.convert.pictures import records
@@ -97,6 +101,36 @@ def test_sequences_are_features_of_varying_length(tmp_path: Path) -> None:
 def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match=r"no column 'wrods' for --columns.*Did you mean 'words'"):
         convert(str(PETS), str(tmp_path), columns=["wrods"])
+
+
+class Test_the_folder_itself_as_the_destination:
+    @pytest.fixture(params=["local", "bucket"])
+    def pets(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+        to = str(tmp_path) if request.param == "local" else request.getfixturevalue("bucket")
+        for path in PETS.iterdir():
+            storage.upload(path, f"{to}/pets/{path.name}")
+        return f"{to}/pets"
+
+    def test_gets_a_manifest_and_keeps_its_shards(self, pets: str) -> None:
+        before = {stored.name: stored.version for stored in storage.list_objects(pets)}
+        (made,) = convert(pets, f"{pets}/", columns=["image", "words"])
+        after = {stored.name: stored.version for stored in storage.list_objects(pets) if "/.index/" not in stored.uri}
+        assert before.items() <= after.items()
+        assert after.keys() - before.keys() == {"train-manifest.json"}
+        assert manifest.find([f"{pets}/*-train.tfrecord*"]) == made
+        assert (made.records, made.class_counts, made.permutation_seed) == (24, (12, 12), None)
+        assert made.label_correlation is not None
+        (file,) = made.files
+        content = storage.read(f"{pets}/{file.name}")
+        assert (file.bytes, file.crc32c) == (len(content), google_crc32c.value(content))
+        assert verify.verify([f"{pets}/*-train.tfrecord*"]).bad == ()
+        for stored in storage.glob(f"{pets}/*-train.tfrecord*") if storage.is_remote(pets) else ():
+            assert sidecar.load(stored) is not None
+
+    @pytest.mark.parametrize("options", [{"validation_fraction": 0.5}, {"shard_bytes": 1000}])
+    def test_is_refused_where_other_files_are_needed(self, pets: str, options: dict[str, Any]) -> None:
+        with pytest.raises(InvalidData, match=r"need new files; .*Name another folder to write to"):
+            convert(pets, pets, **options)
 
 
 WRITTEN = json.loads((PETS / "features.json").read_text())

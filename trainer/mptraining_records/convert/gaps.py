@@ -1,0 +1,105 @@
+"""Gaps in a table: the rows without a value in a column that needs one, and the message about all of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptraining_api.problems import InvalidData
+from mptraining_records.convert.arrow_files import lines_of
+from mptraining_records.reading.order import Int64s
+
+# More columns with gaps are counted only.
+_SHOWN_COLUMNS = 20
+
+
+def is_list(type: Any) -> bool:
+    """Return whether the Arrow type is one of lists."""
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_list(type) or kinds.is_large_list(type) or kinds.is_fixed_size_list(type))
+
+
+def is_text(type: Any) -> bool:
+    """Return whether the Arrow type is text, also with a dictionary."""
+    import pyarrow.types as kinds
+
+    text = type.value_type if kinds.is_dictionary(type) else type
+    return bool(kinds.is_string(text) or kinds.is_large_string(text))
+
+
+def is_gap(column: Any, *, is_label: bool, is_key: bool, is_csv: bool) -> NDArray[np.bool_]:
+    """Return whether each value of an Arrow array is a gap; an empty text is one in a key."""
+    import pyarrow as pa
+
+    gaps = _is_absent(column)
+    if pa.types.is_floating(column.type) and (is_label or is_csv):
+        values = column.to_numpy(zero_copy_only=False)
+        gaps |= ~np.isfinite(values) if is_label else np.isnan(values)
+    if is_key and is_text(column.type):
+        gaps |= np.array([value == "" for value in column.to_pylist()], bool)
+    return gaps
+
+
+def _is_absent(column: Any) -> NDArray[np.bool_]:
+    """Return whether each value of an Arrow array, or a value in it if it is a list, is absent."""
+    import pyarrow.compute as pc
+
+    absent: NDArray[np.bool_] = np.array(column.is_null().to_numpy(zero_copy_only=False))
+    if is_list(column.type):
+        lists = np.asarray(pc.list_parent_indices(column))
+        absent[lists[_is_absent(pc.list_flatten(column))]] = True
+    return absent
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The rows of a table of `count` rows that have a gap, by column; only columns with gaps."""
+
+    rows: Mapping[str, Int64s]
+    count: int
+    label: str | None
+    csv: Path | None
+
+    @property
+    def complete(self) -> Int64s:
+        """The rows without a gap."""
+        complete = np.ones(self.count, bool)
+        for rows in self.rows.values():
+            complete[rows] = False
+        return np.flatnonzero(complete)
+
+    def problem(self, uri: str, stored: Sequence[str], keys: Sequence[str]) -> InvalidData:
+        """Return the error for all gaps, with the options that leave them out."""
+        left_out = self.count - len(self.complete)
+        options = []
+        if left_out < self.count:
+            options.append(f"--missing Drop leaves out {left_out:,} of {self.count:,} rows")
+        full = [name for name in stored if name not in self.rows and name != self.label]
+        if full and not self.rows.keys() & {self.label, *keys} and not any("," in name for name in full):
+            options.append(f"{shlex.join(['--columns', ','.join(full)])} leaves out the columns with gaps")
+        return InvalidData(
+            uri,
+            self.describe(),
+            expected="a value in every row",
+            next_step=f"Fill the gaps{'; or ' if options else ''}{', '.join(options)}",
+        )
+
+    def describe(self) -> str:
+        """Return the number of gaps in each column, with the first row of each, of a CSV the line."""
+        first = {name: int(rows[0]) for name, rows in list(self.rows.items())[:_SHOWN_COLUMNS]}
+        lines = lines_of(self.csv, first.values()) if self.csv is not None else {}
+        columns = [
+            f"column {name!r}: {len(self.rows[name]):,} {'row has' if len(self.rows[name]) == 1 else 'rows have'} no "
+            f"{'label' if name == self.label else 'value'}, the first in "
+            f"{f'line {lines[row]}' if row in lines else f'row {row}'}"
+            for name, row in first.items()
+        ]
+        more = [f"{len(self.rows) - len(first)} more columns"] if len(self.rows) > len(first) else []
+        return "; ".join(columns + more)

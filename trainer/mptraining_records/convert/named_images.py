@@ -1,0 +1,156 @@
+"""Images that a table names: one row of a CSV or Parquet file for each image file of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mptraining_api.problems import InvalidData, nearest
+from mptraining_records.convert import images
+from mptraining_records.convert.arrow_files import arrow_errors, first_values, open_table
+from mptraining_records.convert.request import Request, check_columns
+from mptraining_records.convert.table import FileColumn, Table
+from mptraining_records.tfrecord.features import LABELS, choose_label
+from mptraining_storage import storage
+
+_FIRST_ROWS = 100
+
+
+def open_named_images(uri: str, path: Path, request: Request) -> Table:
+    """Open the images that a column of the table names; image and label are stored, other columns on request."""
+    assert request.images is not None
+    first = first_values(uri, path, _FIRST_ROWS)
+    files = _uris_by_name(request.images)
+    named_by = _path_column(uri, first, files, request)
+    others = [name for name in first if name not in (named_by, request.group)]
+    label = choose_label(uri, others, request.label)
+    if label is None and others and request.columns is None:
+        options = ["--images", request.images, "--path-column", named_by, "--label", others[0]]
+        raise InvalidData(
+            uri,
+            f"which column is the label? The columns besides {named_by!r} are {', '.join(map(repr, others))}",
+            next_step=f"{request.command(uri, *options)}, or --columns '' for images without labels",
+        )
+    check_columns(uri, "--columns", request.columns or (), others)
+    kept = tuple(name for name in others if name == label or name in (request.columns or ()))
+    left = [name for name in others if name not in kept]
+    if left:
+        request.notice(f"columns that are not stored: {', '.join(left)}; --columns {','.join(left)} stores them")
+    if images.IMAGE in kept:
+        found = f"column {images.IMAGE!r} has the name of the image's own feature"
+        raise InvalidData(uri, found, next_step="Rename it")
+    group = [] if request.group is None else [request.group]
+    with arrow_errors(uri):
+        table = open_table(uri, path, as_text=[named_by, *(name for name in group if name in first)]).to_table()
+
+    image = FileColumn(
+        named_by, partial(images.load, size=request.image_size), find=lambda name: str(_find(files, name))
+    )
+    source = Table(
+        uri,
+        # Without a label of the request, none of the columns that are not stored may be one.
+        table.select([named_by, *kept, *(name for name in group if name in first)]),
+        replace(request, label=label, columns=kept),
+        files={images.IMAGE: image},
+        # A row without a name is one without an image, which --bad-images Skip leaves out too.
+        keys=() if request.bad_images == "Skip" else (named_by,),
+        csv=path if path.suffix.lower() == ".csv" else None,
+    )
+    names = table.column(named_by).to_pylist()
+    missing = [at for at, row in enumerate(source.row_numbers) if _find(files, names[row]) is None]
+    absent = [(int(source.row_numbers[at]), str(names[source.row_numbers[at]])) for at in missing]
+    is_some = len(missing) < source.count
+    if missing and not (is_some and request.bad_images == "Skip"):
+        row, name = absent[0]
+        raise InvalidData(
+            uri,
+            f"column {named_by!r}, row {row}: no image {name!r} in {request.images}; "
+            f"{len(missing):,} of {source.count:,} are missing",
+            next_step=f"{nearest(name, files)} --bad-images Skip leaves such rows out"
+            if is_some
+            else "Name the folder that has them with --images",
+        )
+    for row, name in absent:
+        request.notice(f"skipped: row {row}: no image {name!r} in {request.images}")
+    source.leave_out(missing)
+    return source
+
+
+def refuse_names(uri: str, path: Path, request: Request) -> None:
+    """Raise InvalidData if a text column holds names of image files, which would be stored as text."""
+    if request.columns is not None:
+        return
+    first = first_values(uri, path, _FIRST_ROWS)
+    if any(isinstance(value, bytes) for values in first.values() for value in values):
+        return
+    for name, values in first.items():
+        if name not in (request.label, request.group) and _are_image_names(values):
+            raise InvalidData(
+                uri,
+                f"column {name!r} holds names of image files, such as {values[0]!r}, which would be stored as text",
+                next_step=f"To store the images: {command(uri, _folder_of(uri, values[0]), request)}. To store the "
+                f"text: --columns {','.join(first)}",
+            )
+
+
+def command(uri: str, folder: str, request: Request) -> str:
+    """Return the command that converts the images of `folder` with the labels of the table at `uri`."""
+    with storage.as_local_file(uri) as path:
+        first = first_values(uri, path, _FIRST_ROWS)
+    named_by = next((name for name, values in first.items() if _are_image_names(values)), None)
+    others = [name for name in first if name != named_by]
+    label = request.label or next((name for name in LABELS if name in others), None) or next(iter(others), None)
+    options = ["--images", folder]
+    options += ["--path-column", named_by] if named_by else []
+    return request.command(uri, *options, *(["--label", label] if label and named_by else []))
+
+
+def _are_image_names(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) and images.is_image(value) for value in values)
+
+
+def _folder_of(uri: str, name: str) -> str:
+    """Return the folder beside the table that has the image, else `DIR`."""
+    if not storage.is_remote(uri):
+        root = storage.local_path(uri.rpartition("/")[0] or ".")
+        for folder in [root, *sorted(path for path in root.iterdir() if path.is_dir())]:
+            if (folder / name).is_file():
+                return str(folder)
+    return "DIR"
+
+
+def _uris_by_name(folder: str) -> dict[str, str | None]:
+    """Return the images below a folder by path, by name, and by either without the suffix."""
+    uris: dict[str, str | None] = {}
+    for file in images.list_folder(folder):
+        path = PurePosixPath(file.path)
+        for key in {file.path, path.name, file.stem, path.stem} if images.is_image(file.path) else ():
+            # A name that two sub-folders have names no file; the path does.
+            uris[key] = None if key in uris and key != file.path else file.uri
+    return uris
+
+
+def _find(uris: Mapping[str, str | None], name: object) -> str | None:
+    return uris.get(str(name).removeprefix("./"))
+
+
+def _path_column(
+    uri: str, first: Mapping[str, Sequence[Any]], files: Mapping[str, str | None], request: Request
+) -> str:
+    """Return the column with the names of the images; `first` has the first values of each column."""
+    if request.path_column is not None:
+        check_columns(uri, "--path-column", [request.path_column], list(first))
+        return request.path_column
+    fitting = [name for name, values in first.items() if any(_find(files, value) for value in values)]
+    # A class number may be the name of a file without its suffix.
+    fitting = [name for name in fitting if _are_image_names(first[name])] or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    raise InvalidData(
+        uri,
+        f"{len(fitting) or 'no'} columns hold names of images in {request.images}",
+        expected=f"--path-column with one of {', '.join(map(repr, fitting or first))}",
+    )
