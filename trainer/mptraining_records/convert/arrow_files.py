@@ -97,21 +97,25 @@ class Lines:
         import pyarrow as pa
 
         self.schema = pa.schema([(TEXT, pa.string())])
-        self._uri = uri
-        self._path = path
+        self._uri, self._path = uri, path
 
     def to_batches(self, *, columns: Sequence[str], batch_size: int) -> Iterator[Any]:
         import pyarrow as pa
 
         assert list(columns) == [TEXT]
+        lines = (utf8(self._uri, content) for _, content in self._numbered())
+        while batch := list(islice(lines, batch_size)):
+            yield pa.record_batch({TEXT: batch})
+
+    def line_of(self, row: int) -> int:
+        """Return the line of a row as editors count, from 1."""
+        return next(islice(self._numbered(), row, None))[0]
+
+    def _numbered(self) -> Iterator[tuple[int, bytes]]:
         with self._path.open("rb") as file:
-            lines = (utf8(self._uri, line) for line in map(_without_newline, file) if line)
-            while batch := list(islice(lines, batch_size)):
-                yield pa.record_batch({TEXT: batch})
-
-
-def _without_newline(line: bytes) -> bytes:
-    return line.rstrip(b"\r\n")
+            for number, line in enumerate(file, 1):
+                if content := line.rstrip(b"\r\n"):
+                    yield number, content
 
 
 def utf8(uri: str, content: bytes) -> str:
@@ -123,7 +127,7 @@ def utf8(uri: str, content: bytes) -> str:
 
 
 def read_arrays(uri: str, path: Path, request: Request) -> tuple[Any, dict[str, Feature]]:
-    """Return the arrays of an .npz file as an Arrow table, and the features of those that are not text.
+    """Return the arrays of an .npz file as an Arrow table, and the features of all but a label of text.
 
     Rows of an array with more than one dimension, or of float16 and bfloat16, are a column of their bytes. NumPy has no
     name for bfloat16 and writes it as two bytes without a type.
@@ -146,10 +150,7 @@ def read_arrays(uri: str, path: Path, request: Request) -> tuple[Any, dict[str, 
     stored = {*request.stored_columns(uri, list(arrays), label), *([request.group] if request.group else [])}
     columns, features = {}, {}
     for name, array in ((name, array) for name, array in arrays.items() if name in stored):
-        if array.dtype.kind in "SU":
-            columns[name] = pa.array((array.astype(str) if name == label else array).tolist())
-            continue
-        if array.dtype.kind not in "buif" and array.dtype != _BFLOAT16:
+        if array.dtype.kind not in "buifSU" and array.dtype != _BFLOAT16:
             raise InvalidData(uri, f"{name}: {array.dtype} values", expected="numbers, booleans or text")
         if name == label and array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
@@ -159,7 +160,10 @@ def read_arrays(uri: str, path: Path, request: Request) -> tuple[Any, dict[str, 
             request.notice(
                 f"{name}: {'float64 is stored as float32' if is_double else 'two bytes without a type are bfloat16'}"
             )
-        columns[name], features[name] = _column(name, array)
+        if name == label and array.dtype.kind in "SU" and array.ndim == 1:
+            columns[name] = pa.array(array.astype(str).tolist())
+        else:
+            columns[name], features[name] = _column(name, array)
     return pa.table(columns), features
 
 
@@ -175,7 +179,11 @@ def _load(uri: str, path: Path) -> dict[str, NDArray[Any]]:
 def _column(name: str, array: NDArray[Any]) -> tuple[Any, Feature]:
     import pyarrow as pa
 
-    shape, dtype = array.shape[1:], array.dtype
+    shape, dtype, size = array.shape[1:], array.dtype, int(np.prod(array.shape[1:]))
+    if dtype.kind in "SU":
+        texts = (array.reshape(len(array), size) if shape else array).tolist()
+        feature = Feature(name=name, dtype="string", shape=shape)
+        return pa.array(texts, pa.list_(pa.binary()) if shape else pa.binary()), feature
     as_bytes = dtype in (np.float16, _BFLOAT16) or (shape and dtype.name in _STORED_AS_BYTES)
     if as_bytes or dtype == np.int32:
         stored = "bfloat16" if dtype == _BFLOAT16 else dtype.name
@@ -188,5 +196,5 @@ def _column(name: str, array: NDArray[Any]) -> tuple[Any, Feature]:
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     if not as_bytes and not shape:
         return pa.array(array), feature
-    row_bytes = pa.binary(array.dtype.itemsize * int(np.prod(shape)))
+    row_bytes = pa.binary(array.dtype.itemsize * size)
     return pa.FixedSizeBinaryArray.from_buffers(row_bytes, len(array), [None, pa.py_buffer(array)]), feature

@@ -75,7 +75,7 @@ class Request:
     def stored_columns(self, uri: str, names: Sequence[str], label: str | None) -> list[str]:
         """Return the columns to store: those of the request, else all but the group; the label always."""
         if self.columns is None:
-            return [name for name in names if name != self.group]
+            return [name for name in names if name != self.group or name == label]
         check_columns(uri, "--columns", self.columns, names)
         return [name for name in names if name in self.columns or name == label]
 

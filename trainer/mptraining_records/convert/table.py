@@ -13,7 +13,7 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import images
-from mptraining_records.convert.arrow_files import arrow_errors
+from mptraining_records.convert.arrow_files import Lines, arrow_errors
 from mptraining_records.convert.gaps import Gaps, is_gap, is_list, is_text
 from mptraining_records.convert.images import Content, ImageColumn
 from mptraining_records.convert.request import Request, check_columns
@@ -113,6 +113,8 @@ class Table:
     def origin(self, number: int) -> str:
         """Return where a row is from, for people."""
         row = int(self.row_numbers[number])
+        if isinstance(self._data, Lines):
+            return f"line {self._data.line_of(row)}"
         files = (file.find(self._data.column(file.column)[row].as_py()) for file in self._files.values())
         return ", ".join(files) or f"row {row}"
 
@@ -284,11 +286,12 @@ class Table:
             return list(map(self._files[name].find, column.to_pylist()))
         if name == self.label and self._labels is not None:
             return cast("list[Any]", self._labels[self.row_numbers[numbers]].tolist())
+        if (feature := self._described.get(name)) is not None:
+            is_vector = feature.shape and feature.decode is None and feature.dtype != "string"
+            rows: list[Any] = column.to_pylist()
+            return [np.frombuffer(row, feature.dtype) for row in rows] if is_vector else rows
         if is_list(column.type):
             return [self._vector(name, *row) for row in zip(numbers, column.to_pylist(), strict=True)]
-        feature = self._described.get(name)
-        if feature is not None and feature.shape and feature.decode is None and feature.dtype != "string":
-            return [np.frombuffer(value, feature.dtype) for value in column.to_pylist()]
         if self._dtypes.get(name, "string") == "string":
             return cast("list[Any]", column.to_pylist())
         return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())

@@ -266,8 +266,10 @@ class Test_text_files:
 
     def test_lines_of_one_file_are_records(self, source: Path, out: Path) -> None:
         _put(source, "lines.txt", b"one\r\n\ntwo\nthree")
-        (made,) = convert(f"{source}/lines.txt", str(out), keep_order=True)
+        shown: list[str] = []
+        (made,) = convert(f"{source}/lines.txt", str(out), keep_order=True, preview=shown.append)
         assert (made.label, made.records) == (None, 3)
+        assert shown[1:] == ["  line 1: text 'one'", "  line 3: text 'two'", "  line 4: text 'three'"]
         assert [row["text"] for row in records(f"{out}/*.tfrecord")] == [[b"one"], [b"two"], [b"three"]]
 
 

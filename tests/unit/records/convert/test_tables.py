@@ -221,10 +221,21 @@ def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) ->
         (np.zeros(3, np.int64), Feature(name="x", dtype="int64")),
         (np.zeros(3, bool), Feature(name="x", dtype="bool")),
         (np.array(["a", "bc", ""]), Feature(name="x", dtype="string")),
+        # Bytes in an array are text, also if they are images.
+        (np.array([picture("png")]), Feature(name="x", dtype="string")),
+        (np.array([[["a", "é"]], [["", "c"]]]), Feature(name="x", dtype="string", shape=(1, 2))),
     ],
 )
 def test_arrays_become_features(tmp_path: Path, array: NDArray[Any], expected: Feature) -> None:
     assert _convert(tmp_path, x=array).features == (expected,)
+
+
+def test_a_group_of_an_array_may_be_an_empty_text_or_the_label(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", who=np.array(["", "a"]), label=np.arange(2))
+    for group in ("who", "label"):
+        options: dict[str, Any] = {"validation_fraction": 0.5, "group": group, "overwrite": True}
+        made = convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), **options)
+        assert [(split.records, split.features[0].name) for split in made] == [(1, "label")] * 2
 
 
 def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
