@@ -35,27 +35,21 @@ def is_text(type: Any) -> bool:
 
 
 def is_gap(column: Any, *, is_label: bool, is_key: bool, is_csv: bool) -> NDArray[np.bool_]:
-    """Return whether each value of an Arrow array is a gap; an empty text is one in a key."""
-    import pyarrow as pa
+    """Return whether each value of an Arrow array, or a value in it if it is a list, is a gap.
 
-    gaps = _is_absent(column)
-    if pa.types.is_floating(column.type) and (is_label or is_csv):
-        values = column.to_numpy(zero_copy_only=False)
-        gaps |= ~np.isfinite(values) if is_label else np.isnan(values)
+    NaN is one in a CSV, a number that is not finite in a label, an empty text in a key.
+    """
+    import pyarrow.compute as pc
+
+    gaps = np.array(column.is_null(nan_is_null=is_csv))
+    if is_list(column.type):
+        lists = np.asarray(pc.list_parent_indices(column))
+        gaps[lists[is_gap(pc.list_flatten(column), is_label=False, is_key=False, is_csv=False)]] = True
+    if is_label and str(column.type) in ("halffloat", "float", "double"):
+        gaps |= ~np.isfinite(np.asarray(column))
     if is_key and is_text(column.type):
         gaps |= np.array([value == "" for value in column.to_pylist()], bool)
     return gaps
-
-
-def _is_absent(column: Any) -> NDArray[np.bool_]:
-    """Return whether each value of an Arrow array, or a value in it if it is a list, is absent."""
-    import pyarrow.compute as pc
-
-    absent: NDArray[np.bool_] = np.array(column.is_null().to_numpy(zero_copy_only=False))
-    if is_list(column.type):
-        lists = np.asarray(pc.list_parent_indices(column))
-        absent[lists[_is_absent(pc.list_flatten(column))]] = True
-    return absent
 
 
 @dataclass(frozen=True)

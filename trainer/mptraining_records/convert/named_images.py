@@ -21,6 +21,8 @@ _FIRST_ROWS = 100
 
 def open_named_images(uri: str, path: Path, request: Request) -> Table:
     """Open the images that a column of the table names; image and label are stored, other columns on request."""
+    import pyarrow as pa
+
     assert request.images is not None
     first = first_values(uri, path, _FIRST_ROWS)
     files = _uris_by_name(request.images)
@@ -40,41 +42,37 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
     if left:
         request.notice(f"columns that are not stored: {', '.join(left)}; --columns {','.join(left)} stores them")
     if images.IMAGE in kept:
-        found = f"column {images.IMAGE!r} has the name of the image's own feature"
-        raise InvalidData(uri, found, next_step="Rename it")
-    group = [] if request.group is None else [request.group]
+        clash = f"column {images.IMAGE!r} has the name of the image's own feature"
+        raise InvalidData(uri, clash, next_step="Rename it")
+    group = [name for name in first if name == request.group]
     with arrow_errors(uri):
-        table = open_table(uri, path, as_text=[named_by, *(name for name in group if name in first)]).to_table()
-
-    image = FileColumn(
-        named_by, partial(images.load, size=request.image_size), find=lambda name: str(_find(files, name))
-    )
+        table = open_table(uri, path, as_text=[named_by, *group]).to_table()
+    names = table.column(named_by).to_pylist()
+    found = [_find(files, name) for name in names]
+    located = pa.array([image or name for image, name in zip(found, names, strict=True)], pa.string())
+    table = table.set_column(table.schema.names.index(named_by), named_by, located)
     source = Table(
         uri,
         # Without a label of the request, none of the columns that are not stored may be one.
-        table.select([named_by, *kept, *(name for name in group if name in first)]),
+        table.select([named_by, *kept, *group]),
         replace(request, label=label, columns=kept),
-        files={images.IMAGE: image},
+        files={images.IMAGE: FileColumn(named_by, partial(images.load, size=request.image_size))},
         # A row without a name is one without an image, which --bad-images Skip leaves out too.
         keys=() if request.bad_images == "Skip" else (named_by,),
         csv=path if path.suffix.lower() == ".csv" else None,
     )
-    names = table.column(named_by).to_pylist()
-    missing = [at for at, row in enumerate(source.row_numbers) if _find(files, names[row]) is None]
-    absent = [(int(source.row_numbers[at]), str(names[source.row_numbers[at]])) for at in missing]
+    missing = [number for number, row in enumerate(source.row_numbers) if found[row] is None]
+    absent = [f"row {row}: no image {str(names[row])!r} in {request.images}" for row in source.row_numbers[missing]]
     is_some = len(missing) < source.count
     if missing and not (is_some and request.bad_images == "Skip"):
-        row, name = absent[0]
+        step = f"{nearest(str(names[source.row_numbers[missing[0]]]), files)} --bad-images Skip leaves such rows out"
         raise InvalidData(
             uri,
-            f"column {named_by!r}, row {row}: no image {name!r} in {request.images}; "
-            f"{len(missing):,} of {source.count:,} are missing",
-            next_step=f"{nearest(name, files)} --bad-images Skip leaves such rows out"
-            if is_some
-            else "Name the folder that has them with --images",
+            f"column {named_by!r}, {absent[0]}; {len(missing):,} of {source.count:,} are missing",
+            next_step=step if is_some else "Name the folder that has them with --images",
         )
-    for row, name in absent:
-        request.notice(f"skipped: row {row}: no image {name!r} in {request.images}")
+    for text in absent:
+        request.notice(f"skipped: {text}")
     source.leave_out(missing)
     return source
 

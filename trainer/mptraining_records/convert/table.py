@@ -27,14 +27,15 @@ _THREADS = 8
 _AHEAD = 32
 # More distinct integers than this are no one-based classes.
 _MAX_CLASSES = 1000
+# By the names of Arrow's types. A column without a value is refused as one with gaps.
+_DTYPES: Mapping[str, Dtype] = {"bool": "bool", "float": "float32", "double": "float32", "null": "float32"}
 
 
 class FileColumn(NamedTuple):
-    """The column of the table that names the files, and the functions that load a URI and find that of a name."""
+    """The column of the table that has the URIs of the files, and the function that loads one."""
 
     column: str
     load: Callable[[str], Content]
-    find: Callable[[Any], str] = str
 
 
 class Table:
@@ -72,7 +73,7 @@ class Table:
         self.label = choose_label(uri, names, request.label)
         check_columns(uri, "--group", [request.group], names)
         self._names = [name for name in request.stored_columns(uri, names, self.label) if name not in self._files]
-        self._keys = list(dict.fromkeys([*keys, *([request.group] if request.group is not None else [])]))
+        self._keys = [name for name in dict.fromkeys([*keys, request.group]) if name is not None]
         self._types = {name: data.schema.field(name).type for name in self._names}
         self._dtypes = {name: self._dtype(name) for name in self._names if name not in self._described}
         # The sizes of the lists in a column: those of the outer ones, and the shape of what is in them.
@@ -81,7 +82,7 @@ class Table:
         # The columns of contents, without those of bytes of which one is no image.
         self._load: dict[str, Callable[[Any], Content]] = {name: file.load for name, file in self._files.items()}
         for name in self._dtypes:
-            if self._is_binary(name):
+            if _is_binary(_innermost(self._types[name])):
                 self._load[name] = partial(images.prepare, is_label=name == self.label)
         self._images: dict[str, ImageColumn] = defaultdict(ImageColumn)
         # The preview and the conversion read the first rows, which are reported once.
@@ -89,6 +90,7 @@ class Table:
         self._is_reported = False
         # The numbers in the table of the rows that are not left out, and what all its rows have.
         self.row_numbers = np.zeros(0, np.int64)
+        self.classes: tuple[str, ...] | None = None
         self._labels: Int64s | None = None
         self._groups = np.zeros(0, np.int64)
         self._survey()
@@ -115,8 +117,7 @@ class Table:
         row = int(self.row_numbers[number])
         if isinstance(self._data, Lines):
             return f"line {self._data.line_of(row)}"
-        files = (file.find(self._data.column(file.column)[row].as_py()) for file in self._files.values())
-        return ", ".join(files) or f"row {row}"
+        return ", ".join(str(self._data.column(file.column)[row]) for file in self._files.values()) or f"row {row}"
 
     def leave_out(self, numbers: Sequence[int]) -> None:
         """Leave out these rows; the others are numbered again."""
@@ -124,11 +125,16 @@ class Table:
 
     def records(self, order: Int64s | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield number and record of all rows, or of those of a table in memory in this order."""
-        pending = deque[tuple[int, dict[str, Any], dict[str, list[Future[Content]]]]]()
+        pending = deque[tuple[int, dict[str, Any], Future[dict[str, list[Content]]] | None]]()
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="contents")
         try:
             for number, row in self._rows(order):
-                pending.append((number, row, {name: self._submit(pool, name, row[name]) for name in list(self._load)}))
+                for name in self._load.keys() - self._files.keys():
+                    # The bytes of this column stay as they are.
+                    if not all(map(images.is_encoded, _as_list(row[name]))):
+                        del self._load[name]
+                loading = pool.submit(self._contents, number, row, dict(self._load)) if self._load else None
+                pending.append((number, row, loading))
                 if len(pending) > _AHEAD:
                     yield from self._finish(*pending.popleft())
             while pending:
@@ -141,23 +147,24 @@ class Table:
                 for line in self._images[name].report(self._feature(name)):
                     self._request.notice(line)
 
-    def _submit(self, pool: ThreadPoolExecutor, name: str, value: Any) -> list[Future[Content]]:
-        """Start to load the contents of a value; those of a column with other bytes than images stay as they are."""
-        # A list without a value is an array.
-        values = list(value) if isinstance(value, list | np.ndarray) else [value]
-        if name not in self._files and not all(map(images.is_encoded, values)):
-            del self._load[name]
-            return []
-        return [pool.submit(self._load[name], value) for value in values]
+    def _contents(
+        self, number: int, row: Mapping[str, Any], load: Mapping[str, Callable[[Any], Content]]
+    ) -> dict[str, list[Content]]:
+        """Load the contents of a row. Raises InvalidData if one cannot be decoded."""
+        contents = {}
+        for name in load:
+            try:
+                contents[name] = [load[name](value) for value in _as_list(row[name])]
+            except OSError as error:
+                raise InvalidData(self._uri, f"column {name!r}, {self.origin(number)}: {error}") from error
+        return contents
 
     def _finish(
-        self, number: int, row: dict[str, Any], loading: Mapping[str, Sequence[Future[Content]]]
+        self, number: int, row: dict[str, Any], loading: Future[dict[str, list[Content]]] | None
     ) -> Iterator[tuple[int, bytes]]:
         """Yield number and record of a row with its contents; nothing if it is skipped."""
         try:
-            contents = {
-                name: [self._result(name, number, future) for future in futures] for name, futures in loading.items()
-            }
+            contents = loading.result() if loading else {}
         except InvalidData as problem:
             if self._request.bad_images == "Fail":
                 raise
@@ -173,35 +180,27 @@ class Table:
                 row[name] = stored if isinstance(row[name], list) else stored[0]
         yield number, example.encode(row)
 
-    def _result(self, name: str, number: int, future: Future[Content]) -> Content:
-        try:
-            return future.result()
-        except OSError as error:
-            raise InvalidData(self._uri, f"column {name!r}, {self.origin(number)}: {error}") from error
-
     def _rows(self, order: Int64s | None) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield number and values of the rows; the names of files are the values of their features."""
+        """Yield number and values of the rows; the URIs of files are the values of their features."""
         columns = {name: file.column for name, file in self._files.items()} | {name: name for name in self._names}
         for numbers, batch in self._numbered_batches(list(dict.fromkeys(columns.values())), order):
-            values = {name: self._values(name, batch.column(column), numbers) for name, column in columns.items()}
+            values = {name: self._column(name, batch.column(column), numbers) for name, column in columns.items()}
             for place, number in enumerate(numbers.tolist()):
                 yield number, {name: column[place] for name, column in values.items()}
 
     def _numbered_batches(self, columns: Sequence[str], order: Int64s | None) -> Iterator[tuple[Int64s, Any]]:
         """Yield the numbers of rows that are not left out, and a batch of their values."""
-        import pyarrow as pa
-
         if self.random_access:
             order = np.arange(self.count) if order is None else order
             for start in range(0, len(order), _BATCH):
                 numbers = order[start : start + _BATCH]
-                rows = self._data.select(columns).take(pa.array(self.row_numbers[numbers]))
+                rows = self._data.select(columns).take(self.row_numbers[numbers])
                 yield numbers, rows.combine_chunks().to_batches()[0]
             return
         begin = done = 0
         for batch in self._batches(columns):
             end = int(np.searchsorted(self.row_numbers, begin + batch.num_rows))
-            yield np.arange(done, end), batch.take(pa.array(self.row_numbers[done:end] - begin))
+            yield np.arange(done, end), batch.take(self.row_numbers[done:end] - begin)
             begin, done = begin + batch.num_rows, end
 
     def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -213,10 +212,12 @@ class Table:
 
     def _survey(self) -> None:
         """Read all rows once for gaps, labels, classes and groups."""
-        label_type = self._types.get(self.label or "")
-        is_class = label_type is not None and is_text(label_type)
-        is_number = label_type is not None and (_is_integer(label_type) or str(label_type) == "bool")
-        if self._request.label_as == "Classes" and not (is_class or (is_number and _is_integer(label_type))):
+        import pyarrow as pa
+
+        label_type = self._types.get(self.label or "", pa.null())
+        is_class, is_integer = is_text(label_type), pa.types.is_integer(label_type)
+        has_labels = is_class or is_integer or pa.types.is_boolean(label_type)
+        if self._request.label_as == "Classes" and self.label and not (is_class or is_integer):
             found = f"--label-as Classes: {self.label!r} has the type {label_type}"
             raise InvalidData(self._uri, found, expected="integers or text")
         gaps: dict[str, list[Int64s]] = defaultdict(list)
@@ -227,25 +228,26 @@ class Table:
         checked = list(dict.fromkeys([*self._names, *self._keys]))
         for batch in self._batches(checked or self._data.schema.names[:1]):
             for name in checked:
-                column, is_key = batch.column(name), name in self._keys
-                is_missing = is_gap(column, is_label=name == self.label, is_key=is_key, is_csv=self._csv is not None)
-                gaps[name].append(count + np.flatnonzero(is_missing))
+                is_label, is_key, is_csv = name == self.label, name in self._keys, self._csv is not None
+                rows = np.flatnonzero(is_gap(batch.column(name), is_label=is_label, is_key=is_key, is_csv=is_csv))
+                if len(rows):
+                    gaps[name].append(count + rows)
             if is_class:
                 labels.append(_codes(batch.column(self.label), texts))
-            elif is_number:
+            elif has_labels:
                 labels.append(batch.column(self.label).cast("int64").fill_null(0).to_numpy())
             if self._request.group is not None:
                 groups.append(_codes(batch.column(self._request.group), group_values))
             count += batch.num_rows
         if not count:
             raise InvalidData(self._uri, "no row in it")
-        rows = {name: np.concatenate(found) for name, found in gaps.items()}
-        self._leave_out_gaps(Gaps({name: r for name, r in rows.items() if len(r)}, count, self.label, self._csv))
         self._groups = np.concatenate(groups)
-        self.classes: tuple[str, ...] | None = None
-        if is_class or is_number:
+        found = {name: np.concatenate(gaps[name]) for name in checked if gaps[name]}
+        self._leave_out_gaps(Gaps(found, count, self.label, self._csv))
+        if has_labels:
             self._labels = np.concatenate(labels)
-            self._number_classes(list(texts) if is_class else None, is_integer=is_number and _is_integer(label_type))
+            if is_class or (is_integer and self._request.label_as != "Numbers"):
+                self._number_classes(list(texts) if is_class else None)
 
     def _leave_out_gaps(self, gaps: Gaps) -> None:
         """Set the numbers of the rows in the file that stay. Raises InvalidData if gaps are refused or in all rows."""
@@ -257,44 +259,39 @@ class Table:
         left_out = gaps.count - self.count
         self._request.notice(f"--missing Drop: {left_out:,} of {gaps.count:,} rows are left out: {gaps.describe()}")
 
-    def _number_classes(self, texts: Sequence[str] | None, *, is_integer: bool) -> None:
-        """Number the labels in the order of their values, where they are classes; `texts` has those by code."""
-        assert self._labels is not None
-        values = np.unique(self._labels[self.row_numbers])
-        if texts is not None:
-            order = sorted(values.tolist(), key=texts.__getitem__)
-            self.classes = tuple(texts[code] for code in order)
-            numbers = np.zeros(len(texts), np.int64)
-            numbers[order] = np.arange(len(order))
-            self._labels = numbers[self._labels]
-            return
-        label_as, count = self._request.label_as, len(values)
-        is_one_based = 1 < count <= min(_MAX_CLASSES, self.count // 2) and np.array_equal(
-            values, np.arange(1, count + 1)
-        )
-        if is_integer and (label_as == "Classes" or (label_as == "Auto" and is_one_based)):
-            self.classes = tuple(map(str, values.tolist()))
-            self._labels = np.searchsorted(values, self._labels)
-            self._request.notice(
-                f"{self.label}: the values {self.classes[0]} to {self.classes[-1]} are stored as classes 0 to "
-                f"{count - 1}; --label-as Numbers stores the values"
-            )
+    def _number_classes(self, texts: Sequence[str] | None) -> None:
+        """Number the labels in the order of their values; integers are classes only if the request or they say so.
 
-    def _values(self, name: str, column: Any, numbers: Int64s) -> list[Any]:
+        `texts` has the values of text by their codes.
+        """
+        assert self._labels is not None
+        values = np.unique(self._labels[self.row_numbers]).tolist()
+        count = len(values)
+        if texts is not None:
+            values.sort(key=texts.__getitem__)
+        elif self._request.label_as == "Auto" and not (
+            1 < count <= min(_MAX_CLASSES, self.count // 2) and values == list(range(1, count + 1))
+        ):
+            return
+        else:
+            self._request.notice(
+                f"{self.label}: the values {values[0]} to {values[-1]} are stored as classes 0 to {count - 1}; "
+                "--label-as Numbers stores the values"
+            )
+        self.classes = tuple(str(value) if texts is None else texts[value] for value in values)
+        numbers = {value: number for number, value in enumerate(values)}
+        self._labels = np.array([numbers.get(value, 0) for value in self._labels.tolist()], np.int64)
+
+    def _column(self, name: str, column: Any, numbers: Int64s) -> list[Any]:
         """Return one value for each row of a batch."""
-        if name in self._files:
-            return list(map(self._files[name].find, column.to_pylist()))
         if name == self.label and self._labels is not None:
             return cast("list[Any]", self._labels[self.row_numbers[numbers]].tolist())
-        if (feature := self._described.get(name)) is not None:
-            is_vector = feature.shape and feature.decode is None and feature.dtype != "string"
-            rows: list[Any] = column.to_pylist()
-            return [np.frombuffer(row, feature.dtype) for row in rows] if is_vector else rows
-        if is_list(column.type):
+        feature = self._described.get(name)
+        if feature is not None and feature.shape and feature.decode is None and feature.dtype != "string":
+            return [np.frombuffer(value, feature.dtype) for value in column.to_pylist()]
+        if name in self._dtypes and is_list(column.type):
             return [self._vector(name, *row) for row in zip(numbers, column.to_pylist(), strict=True)]
-        if self._dtypes.get(name, "string") == "string":
-            return cast("list[Any]", column.to_pylist())
-        return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
+        return cast("list[Any]", column.to_pylist())
 
     def _vector(self, name: str, number: int, values: list[Any]) -> Encodable:
         """Return the values of a list. Raises InvalidData if a list in it has another length than before."""
@@ -319,48 +316,39 @@ class Table:
         if name in self._described:
             return self._described[name]
         lengths = self._lengths[name]
-        shape: tuple[int | None, ...] = ()
-        if lengths:
-            shape = (next(iter(lengths)) if len(lengths) == 1 else None, *self._inner.get(name, ()))
+        length = next(iter(lengths)) if len(lengths) == 1 else None
+        shape: tuple[int | None, ...] = (length, *self._inner.get(name, ())) if lengths else ()
         image = self._images[name].feature(name, is_label=name == self.label) if name in self._load else None
         if image is not None:
             return image.model_copy(update={"shape": (*shape, *image.shape)})
         is_class = name == self.label and self.classes is not None
         return Feature(name=name, dtype="int64" if is_class else self._dtypes.get(name, "string"), shape=shape)
 
-    def _is_binary(self, name: str) -> bool:
-        import pyarrow.types as kinds
-
-        type = _innermost(self._types[name])
-        return bool(kinds.is_binary(type) or kinds.is_large_binary(type))
-
     def _dtype(self, name: str) -> Dtype:
         """Return the dtype of a column's feature. Raises InvalidData if it cannot be one."""
         import pyarrow.types as kinds
 
-        depth, type = is_list(self._types[name]), _innermost(self._types[name])
-        if is_text(type) or self._is_binary(name):
+        in_list, type = is_list(self._types[name]), _innermost(self._types[name])
+        kind = str(type)
+        if is_text(type) or _is_binary(type):
             return "string"
-        if depth and kinds.is_null(type):
+        if in_list and kinds.is_null(type):
             raise InvalidData(self._uri, f"column {name!r}: no list has a value", next_step="Leave it out")
-        if kinds.is_boolean(type):
-            return "bool"
         if kinds.is_integer(type):
             # TensorFlow has no feature of 64 bits without sign; numbers that do not fit are refused when encoded.
-            return cast("Dtype", str(type)) if depth and str(type) != "uint64" else "int64"
-        if kinds.is_float16(type) and depth:
-            return "float16"
-        # A column without a value is refused as one with gaps.
-        if kinds.is_floating(type) or kinds.is_null(type):
-            if kinds.is_float64(type):
-                self._request.notice(f"{name}: float64 is stored as float32")
-            return "float32"
-        raise InvalidData(
-            self._uri,
-            f"column {name!r} has the type {self._types[name]}",
-            expected="numbers, booleans, text, bytes, or lists of them",
-            next_step="Leave the column out, or turn it into numbers",
-        )
+            return cast("Dtype", kind) if in_list and kind != "uint64" else "int64"
+        if kinds.is_float64(type):
+            self._request.notice(f"{name}: float64 is stored as float32")
+        if kinds.is_float16(type):
+            return "float16" if in_list else "float32"
+        if kind not in _DTYPES:
+            raise InvalidData(
+                self._uri,
+                f"column {name!r} has the type {self._types[name]}",
+                expected="numbers, booleans, text, bytes, or lists of them",
+                next_step="Leave the column out, or turn it into numbers",
+            )
+        return _DTYPES[kind]
 
 
 def _innermost(type: Any) -> Any:
@@ -368,10 +356,13 @@ def _innermost(type: Any) -> Any:
     return _innermost(type.value_type) if is_list(type) else type
 
 
-def _is_integer(type: Any) -> bool:
-    import pyarrow.types as kinds
+def _is_binary(type: Any) -> bool:
+    return str(type) in ("binary", "large_binary")
 
-    return bool(kinds.is_integer(type))
+
+def _as_list(value: Any) -> list[Any]:
+    """Return the values of a list, which is an array where it has none, or the single value."""
+    return list(value) if isinstance(value, list | np.ndarray) else [value]
 
 
 def _codes(column: Any, known: dict[str, int]) -> Int64s:
