@@ -57,9 +57,9 @@ def convert(
     the split, unless `overwrite`.
     """
     request = Request(source, destination, notice, **options)
-    names = request.split_names()
+    request.check()
     if not request.overwrite:
-        _refuse_present(request, names)
+        _refuse_present(request)
     with warnings.catch_warnings(), sources.open_source(request) as opened:
         # About metadata, and about images that are large but not refused.
         warnings.filterwarnings("ignore", module="PIL")
@@ -73,14 +73,12 @@ def convert(
             described = _manifest(opened, None, range(opened.count), request.name, opened.files())
             manifest.save(destination, described)
             return [described]
-        return _write(opened, held_out, request, names, progress)
+        return _write(opened, held_out, request, progress)
 
 
-def _write(
-    source: Source, held_out: NDArray[np.bool_], request: Request, names: Sequence[str], progress: Progress
-) -> list[Manifest]:
+def _write(source: Source, held_out: NDArray[np.bool_], request: Request, progress: Progress) -> list[Manifest]:
     """Write all splits, publish their shards, then their manifests; `held_out` rows go to the second split."""
-    destination, seed = request.destination, request.permutation_seed
+    destination, seed, names = request.destination, request.permutation_seed, request.split_names
     with ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder(destination))
         writers = [
@@ -127,10 +125,10 @@ def _manifest(source: Source, seed: int | None, numbers: Sequence[int], name: st
     )
 
 
-def _refuse_present(request: Request, splits: Sequence[str]) -> None:
+def _refuse_present(request: Request) -> None:
     """Raise InvalidData if a split exists, unless it is an unfinished one of this conversion."""
     destination = request.destination
-    for split in splits:
+    for split in request.split_names:
         present = storage.glob_or_empty(manifest.uri_of(destination, split)) + shards.list_published(destination, split)
         unfinished = storage.is_remote(destination) and shards.is_resumable(destination, split, request.identity())
         if present and not unfinished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from mptraining_api.problems import InvalidData
@@ -12,6 +13,8 @@ from mptraining_records.tfrecord.features import unknown_name
 
 SHARD_BYTES = 128 << 20
 VALIDATION = "validation"
+TABLES = (".csv", ".parquet")
+FILES = (*TABLES, ".npz", ".txt")
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,39 @@ class Request:
     def permutation_seed(self) -> int | None:
         return None if self.keep_order else self.seed
 
+    @property
     def split_names(self) -> list[str]:
-        """Return the names of the splits to write. Raises InvalidData if these options contradict each other."""
-        fraction = self.validation_fraction
-        if not 0 <= fraction < 1:
-            raise InvalidData("validation fraction", str(fraction), expected="0 or more, less than 1")
-        if self.group is not None and not fraction:
-            expected = "--validation-fraction besides; groups stay in one split"
-            raise InvalidData("--group", repr(self.group), expected=expected)
-        if fraction and self.name == VALIDATION:
-            raise InvalidData("name", repr(self.name), expected="another name than that of the validation split")
-        return [self.name, VALIDATION] if fraction else [self.name]
+        return [self.name, VALIDATION] if self.validation_fraction else [self.name]
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.source or "").suffix.lower()
+
+    def check(self) -> None:
+        """Raise InvalidData for options that contradict each other, or do not apply to this kind of source."""
+        group, images, named_by, fraction = self.group, self.images, self.path_column, self.validation_fraction
+        is_table, has_images = self.suffix in TABLES, self.suffix not in FILES or images is not None
+        other_name = "another name than that of the validation split"
+        besides = "--validation-fraction besides; groups stay in one split"
+        table = "a .csv or .parquet file as the source"
+        rows, of_source = f"{table}, with one row for each image", f"with the source {self.source}"
+        both, folder = "a source besides the folders of pairs", "--images DIR, the folder of the images"
+        for is_wrong, option, found, expected in (
+            (not 0 <= fraction < 1, "validation fraction", str(fraction), "0 or more, less than 1"),
+            (group is not None and not fraction, "--group", repr(group), besides),
+            (fraction and self.name == VALIDATION, "name", repr(self.name), other_name),
+            (self.source is None and not self.pairs, "--pairs", "no source", "one of them"),
+            (self.source is not None and self.pairs, "--pairs", both, "one of them"),
+            (len(self.pairs) == 1, "--pairs", "one folder", "two: --pairs input=DIR target=DIR"),
+            (images is not None and not is_table, "--images", f"{images!r} {of_source}", rows),
+            (named_by is not None and not is_table, "--path-column", f"{named_by!r} {of_source}", rows),
+            (named_by is not None and images is None, "--path-column", repr(named_by), folder),
+            (self.image_size and not has_images, "--image-size", "not possible for this source", "files of images"),
+            (self.label_as != "Auto" and not is_table, "--label-as", repr(self.label_as), table),
+            (self.missing != "Error" and not is_table, "--missing", repr(self.missing), table),
+        ):
+            if is_wrong:
+                raise InvalidData(option, found, expected=expected)
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the records, serializable as JSON."""

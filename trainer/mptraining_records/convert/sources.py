@@ -5,37 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import arrow_files, folders, named_images, tfds
-from mptraining_records.convert.request import Request
+from mptraining_records.convert.request import FILES, Request
 from mptraining_records.convert.table import Table
 from mptraining_records.convert.tfds import TfdsFolder
 from mptraining_storage import storage
 
 _KINDS = "a folder of images, of .txt files or of TensorFlow Datasets, .csv, .parquet, .npz or .txt"
-_TABLES = (".csv", ".parquet")
 Source = Table | TfdsFolder
 
 
 @contextmanager
 def open_source(request: Request) -> Iterator[Source]:
     """Open the source of the request, local or remote. Raises InvalidData if there is none of a known kind."""
-    suffix = Path(request.source or "").suffix.lower()
-    is_table = suffix in _TABLES
-    is_file = is_table or suffix in (".npz", ".txt")
-    _check_options(request, is_table=is_table, has_images=not is_file or request.images is not None)
-    if request.pairs:
+    uri, suffix = request.source, request.suffix
+    if uri is None:
         yield folders.open_pairs(request)
         return
-    uri = request.source
-    assert uri is not None
-    if not is_file:
-        if not storage.is_remote(uri) and storage.exists(uri):
-            raise InvalidData(uri, f"unknown kind of source {suffix or 'without a suffix'!r}", expected=_KINDS)
-        if not storage.is_remote(uri) and not storage.local_path(uri).exists():
-            raise InvalidData(uri, "no such file or folder", expected=_KINDS)
+    if suffix not in FILES:
+        if not storage.is_remote(uri) and not storage.local_path(uri).is_dir():
+            is_file = storage.exists(uri)
+            found = f"unknown kind of source {suffix or 'without a suffix'!r}" if is_file else "no such file or folder"
+            raise InvalidData(uri, found, expected=_KINDS)
         is_tfds = storage.exists(storage.join(uri, tfds.FEATURES))
         yield TfdsFolder(uri, request) if is_tfds else folders.open_folder(uri, request)
         return
@@ -55,26 +48,3 @@ def open_source(request: Request) -> Iterator[Source]:
         else:
             named_images.refuse_names(uri, path, request)
             yield Table(uri, arrow_files.open_table(uri, path), request, csv=path if suffix == ".csv" else None)
-
-
-def _check_options(request: Request, *, is_table: bool, has_images: bool) -> None:
-    """Raise InvalidData for options that do not apply to this kind of source."""
-    if (request.source is None) != bool(request.pairs):
-        found = "a source besides the folders of pairs" if request.pairs else "no source"
-        raise InvalidData("--pairs", found, expected="one of them")
-    if len(request.pairs) == 1:
-        raise InvalidData("--pairs", "one folder", expected="two: --pairs input=DIR target=DIR")
-    for option, value in (("--images", request.images), ("--path-column", request.path_column)):
-        if value is not None and not is_table:
-            raise InvalidData(
-                option,
-                f"{value!r} with the source {request.source}",
-                expected="a .csv or .parquet file as the source, with one row for each image",
-            )
-    if request.image_size and not has_images:
-        raise InvalidData("--image-size", "not possible for this source", expected="files of images")
-    for option, value, default in (("--label-as", request.label_as, "Auto"), ("--missing", request.missing, "Error")):
-        if value != default and not is_table:
-            raise InvalidData(option, repr(value), expected="a .csv or .parquet file as the source")
-    if request.path_column is not None and request.images is None:
-        raise InvalidData("--path-column", repr(request.path_column), expected="--images DIR, the folder of the images")
