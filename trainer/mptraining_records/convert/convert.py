@@ -78,26 +78,23 @@ def convert(
 
 def _write(source: Source, held_out: NDArray[np.bool_], request: Request, progress: Progress) -> list[Manifest]:
     """Write all splits, publish their shards, then their manifests; `held_out` rows go to the second split."""
-    destination, seed, names = request.destination, request.permutation_seed, request.split_names
+    destination, seed = request.destination, request.permutation_seed
     with ExitStack() as stack:
         folder = stack.enter_context(_temporary_folder(destination))
-        writers = [
-            stack.enter_context(SplitWriter(folder, destination, name, request.shard_bytes, request.identity()))
-            for name in names
-        ]
+        writers = [stack.enter_context(SplitWriter(folder, request, name)) for name in request.split_names]
         written: list[list[int]] = [[] for _ in writers]
         for number, record in permuted_records(source, seed, folder, progress):
             split = int(held_out[number])
             writers[split].write(record)
             written[split].append(number)
-        for numbers, name in zip(written, names, strict=True):
+        for numbers, writer in zip(written, writers, strict=True):
             if not numbers:
-                raise InvalidData(destination, f"no row for the split {name!r}", next_step="It needs more rows")
+                raise InvalidData(destination, f"no row for the split {writer.split!r}", next_step="It needs more rows")
         # All new shards must be stored before the old manifests and shards are deleted.
         for writer in writers:
             writer.finish()
-        for name in names:
-            storage.delete(manifest.uri_of(destination, name))
+        for writer in writers:
+            storage.delete(manifest.uri_of(destination, writer.split))
         manifests = [
             _manifest(source, seed, numbers, writer.split, writer.publish())
             for writer, numbers in zip(writers, written, strict=True)
@@ -130,8 +127,7 @@ def _refuse_present(request: Request) -> None:
     destination = request.destination
     for split in request.split_names:
         present = storage.glob_or_empty(manifest.uri_of(destination, split)) + shards.list_published(destination, split)
-        unfinished = storage.is_remote(destination) and shards.is_resumable(destination, split, request.identity())
-        if present and not unfinished:
+        if present and not (storage.is_remote(destination) and shards.is_resumable(request, split)):
             raise InvalidData(present[0].uri, "exists already", next_step="Choose another folder or --overwrite")
 
 

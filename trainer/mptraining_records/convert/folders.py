@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from mptraining_records.convert.table import FileColumn, Table
 from mptraining_records.tfrecord.features import LABELS
 from mptraining_storage import storage
 
+_TARGETS = ("sharp", "clean", "target", "gt", "ground", "truth", "mask", "label", "high", "hr", "original", "output")
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing", "eval", "evaluation"))
 
 
@@ -33,11 +35,8 @@ def open_folder(uri: str, request: Request) -> Table:
     folders = sorted({file.folder for file in chosen} - {""})
     loose = [file.path for file in chosen if not file.folder]
     if loose and folders:
-        raise InvalidData(
-            uri,
-            f"{kind} beside the sub-folders, such as {loose[0]!r}",
-            expected="every image in the sub-folder of its class",
-        )
+        found = f"{kind} beside the sub-folders, such as {loose[0]!r}"
+        raise InvalidData(uri, found, expected="every image in the sub-folder of its class")
     _refuse_other_layouts(uri, request, folders, chosen, listed)
     if len(listed) > len(chosen):
         request.notice(f"{len(listed) - len(chosen)} files that are not {kind} are skipped")
@@ -106,40 +105,29 @@ def _images_by_name(folder: str) -> dict[str, ListedFile]:
 
 def _without_common_end(files: Mapping[str, ListedFile]) -> dict[str, ListedFile]:
     """Return the files by their names without the ending that all of them have, such as `_blurred`."""
-    first, last = (name[::-1] for name in (min(files, key=_backwards), max(files, key=_backwards)))
-    length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return {name[: len(name) - length]: file for name, file in files.items()} if len(files) > 1 else dict(files)
-
-
-def _backwards(name: str) -> str:
-    return name[::-1]
+    # Characters, not the parts of a path.
+    length = len(os.path.commonprefix([name[::-1] for name in files])) if len(files) > 1 else 0  # noqa: RUF071
+    return {name[: len(name) - length]: file for name, file in files.items()}
 
 
 def _refuse_other_layouts(
     uri: str, request: Request, folders: Sequence[str], chosen: Sequence[ListedFile], listed: Sequence[ListedFile]
 ) -> None:
     """Raise InvalidData if the sub-folders do not look like classes, with the command for what they look like."""
+    expected = "one sub-folder for each class"
     if len(folders) == 1:
         below = storage.join(uri, folders[0])
         tables = [file for file in listed if file.path.endswith((".csv", ".parquet")) and not file.folder]
-        deeper = any(file.path.count("/") > 1 for file in chosen)
-        step = f"For {'classes below it' if deeper else 'images without labels'}: {request.command(below)}"
+        kind = "classes below it" if any(file.path.count("/") > 1 for file in chosen) else "images without labels"
+        step = f"For {kind}: {request.command(below)}"
         if tables:
             step = f"For labels in a table: {named_images.command(tables[0].uri, below, request)}"
-        raise InvalidData(
-            uri,
-            f"all images are in one sub-folder, {folders[0]!r}, which would be the only class",
-            expected="one sub-folder for each class",
-            next_step=step,
-        )
+        found = f"all images are in one sub-folder, {folders[0]!r}, which would be the only class"
+        raise InvalidData(uri, found, expected=expected, next_step=step)
     if folders and all(folder.lower() in _SPLITS for folder in folders):
         commands = [request.command(storage.join(uri, folder), "--name", folder) for folder in folders]
-        raise InvalidData(
-            uri,
-            f"the sub-folders {', '.join(map(repr, folders))} are called like splits and would be the classes",
-            expected="one sub-folder for each class",
-            next_step="Convert each split: " + ", ".join(commands),
-        )
+        found = f"the sub-folders {', '.join(map(repr, folders))} are called like splits and would be the classes"
+        raise InvalidData(uri, found, expected=expected, next_step=f"Convert each split: {', '.join(commands)}")
     if len(folders) == 2 and request.label is None:
         first, second = (
             {file.stem.partition("/")[2]: file for file in chosen if file.folder == name} for name in folders
@@ -157,6 +145,3 @@ def _refuse_other_layouts(
                 next_step=f"For pairs: {request.command(None, '--pairs', *places)}. "
                 f"For classes: {request.command(uri, '--label', 'label')}",
             )
-
-
-_TARGETS = ("sharp", "clean", "target", "gt", "ground", "truth", "mask", "label", "high", "hr", "original", "output")

@@ -13,7 +13,7 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.tfrecord import features
-from mptraining_records.tfrecord.features import Decode, Feature, StoredImage
+from mptraining_records.tfrecord.features import Feature, StoredImage
 from mptraining_storage import storage
 
 if TYPE_CHECKING:
@@ -164,7 +164,12 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
                 if size:
                     how = Image.Resampling.NEAREST if is_label else Image.Resampling.BILINEAR
                     changed = changed.resize((size[1], size[0]), how)
-                content, kind = _encode(changed, kind)
+                # Pillow would write its transparent colour.
+                changed.info = {}
+                encoded = io.BytesIO()
+                # PNG has no such settings.
+                changed.save(encoded, kind or "png", quality=95, subsampling=0)
+                content = encoded.getvalue()
     except _UnknownRange:
         raise
     except UnidentifiedImageError as error:
@@ -228,15 +233,3 @@ def _plain(image: Image.Image) -> Image.Image:
         return numbers.convert("I;16")
     grey = image.mode in ("1", "L", "LA", "La")
     return image.convert(("L" if grey else "RGB") + "A" * image.has_transparency_data)
-
-
-def _encode(image: Image.Image, kind: Decode | None) -> tuple[bytes, Decode]:
-    """Encode the image as JPEG if it was one, else as PNG."""
-    content = io.BytesIO()
-    # Pillow would write its transparent colour.
-    image.info = {}
-    if kind == "jpeg":
-        image.save(content, "JPEG", quality=95, subsampling=0)
-        return content.getvalue(), "jpeg"
-    image.save(content, "PNG")
-    return content.getvalue(), "png"

@@ -48,14 +48,10 @@ def _value(source: Source, feature: Feature, values: Values) -> str:
         return f"[{len(values)}] {first}, …" if len(values) > 1 else first
     values = values.astype(bool) if feature.dtype == "bool" else values
     if feature.shape:
-        return _array(values.reshape(_sizes(feature)), feature.dtype)
+        return _array(values, feature)
     if feature.name == source.label and source.classes is not None:
         return f"{values[0]} ({source.classes[values[0]]})"
     return str(values[0])
-
-
-def _sizes(feature: Feature) -> list[int]:
-    return [-1 if size is None else size for size in feature.shape]
 
 
 def _bytes(value: bytes, feature: Feature) -> str:
@@ -74,7 +70,7 @@ def _bytes(value: bytes, feature: Feature) -> str:
             numbers = (np.frombuffer(value, "<u2").astype(np.uint32) << 16).view(np.float32)
         else:
             numbers = np.frombuffer(value, np.dtype(feature.dtype).newbyteorder("<"))
-        return _array(numbers.reshape(_sizes(feature)), feature.dtype)
+        return _array(numbers, feature)
     tensor = tensor_proto.header(value)
     if tensor is not None and tensor.whole:
         return f"{tensor.dtype} {list(tensor.shape)} of tf.io.serialize_tensor"
@@ -82,17 +78,16 @@ def _bytes(value: bytes, feature: Feature) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         text = "\0"
-    return _text(text) if text.replace("\n", "").replace("\t", "").isprintable() else f"{len(value):,} bytes"
-
-
-def _text(text: str) -> str:
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        return f"{len(value):,} bytes"
     return repr(text[:_WIDTH]) + ("…" if len(text) > _WIDTH else "")
 
 
-def _array(array: NDArray[Any], dtype: str) -> str:
+def _array(values: NDArray[Any], feature: Feature) -> str:
     """Return type, shape, and the numbers if they are few, else their range."""
-    values = str(array.tolist()) if array.size <= _FEW else _range(array)
-    return f"{dtype} {list(array.shape)} {values[:_WIDTH]}"
+    array = values.reshape([-1 if size is None else size for size in feature.shape])
+    shown = str(array.tolist()) if array.size <= _FEW else _range(array)
+    return f"{feature.dtype} {list(array.shape)} {shown[:_WIDTH]}"
 
 
 def _range(array: NDArray[Any]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.tfrecord.features import unknown_name
@@ -14,6 +15,7 @@ from mptraining_records.tfrecord.features import unknown_name
 SHARD_BYTES = 128 << 20
 VALIDATION = "validation"
 TABLES = (".csv", ".parquet")
+_PLACES = ("destination", "notice")
 FILES = (*TABLES, ".npz", ".txt")
 
 
@@ -88,9 +90,9 @@ class Request:
             if is_wrong:
                 raise InvalidData(option, found, expected=expected)
 
-    def identity(self) -> dict[str, Any]:
-        """Return what decides the records, serializable as JSON."""
-        return {name: value for name, value in vars(self).items() if name not in ("destination", "notice")}
+    def identity(self) -> bytes:
+        """Return what decides the records, as JSON."""
+        return json.dumps({name: value for name, value in vars(self).items() if name not in _PLACES}).encode()
 
     def command(self, source: str | None, *options: str) -> str:
         """Return the command line that converts `source` to this destination."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ import google_crc32c
 import numpy as np
 
 from mptraining_api.problems import InvalidData
+from mptraining_records.convert.request import Request
 from mptraining_records.index import shard_index, sidecar
 from mptraining_records.tfrecord import framing
 from mptraining_records.tfrecord.manifest import File
@@ -32,11 +31,11 @@ def list_published(destination: str, split: str) -> list[StoredObject]:
     return storage.glob_or_empty(storage.join(destination, f"{split}-?????-of-?????.tfrecord"))
 
 
-def is_resumable(destination: str, split: str, arguments: Mapping[str, object]) -> bool:
-    """Return whether `destination` has an unfinished conversion of this split with the same arguments."""
+def is_resumable(request: Request, split: str) -> bool:
+    """Return whether the destination has an unfinished conversion of this split with the same arguments."""
     try:
-        return bool(json.loads(storage.read(_marker(destination, split))) == json.loads(json.dumps(arguments)))
-    except (InvalidData, ValueError):
+        return storage.read(_marker(request.destination, split)) == request.identity()
+    except InvalidData:
         return False
 
 
@@ -64,21 +63,13 @@ class SplitWriter:
     """Writes the records of one split to shards of about `shard_bytes`; a context manager that stops its threads.
 
     Shards for a local folder stay in the temporary `folder` until all are written; those for a bucket are uploaded.
-    `arguments`, serializable as JSON, identify a conversion to a bucket that may resume.
     """
 
-    def __init__(
-        self, folder: Path, destination: str, split: str, shard_bytes: int, arguments: Mapping[str, object]
-    ) -> None:
+    def __init__(self, folder: Path, request: Request, split: str) -> None:
         self.split = split
-        self._folder, self._destination, self._shard_bytes, self._arguments = (
-            folder,
-            destination,
-            shard_bytes,
-            arguments,
-        )
-        self._is_remote = storage.is_remote(destination)
-        self._unfinished = storage.join(destination, _FOLDER, split)
+        self._folder, self._request, self._destination = folder, request, request.destination
+        self._is_remote = storage.is_remote(self._destination)
+        self._unfinished = storage.join(self._destination, _FOLDER, split)
         self._shards: list[_Shard] = []
         self._slots = threading.Semaphore(MAX_PENDING_SHARDS)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="shards")
@@ -87,7 +78,7 @@ class SplitWriter:
 
     def __enter__(self) -> Self:
         if self._is_remote:
-            storage.write(_marker(self._destination, self.split), json.dumps(self._arguments).encode())
+            storage.write(_marker(self._destination, self.split), self._request.identity())
             for stored in storage.list_objects(self._unfinished):
                 self._existing[stored.name.partition(".")[0]].append(stored)
             for stored in list_published(self._destination, self.split):
@@ -104,7 +95,7 @@ class SplitWriter:
 
         Blocks while `MAX_PENDING_SHARDS` shards are pending. Raises the error of an earlier upload.
         """
-        if not self._shards or self._shards[-1].size >= self._shard_bytes:
+        if not self._shards or self._shards[-1].size >= self._request.shard_bytes:
             self._send()
             path = self._folder / f"{self.split}-{len(self._shards):05}.tfrecord{local.UNFINISHED}"
             self._shards.append(_Shard(path, path.open("wb")))

@@ -44,15 +44,11 @@ class TfdsFolder:
     def __init__(self, uri: str, request: Request) -> None:
         self.is_in_place = _path(uri) == _path(request.destination)
         if request.image_size:
-            raise InvalidData(
-                "--image-size", "not possible for TensorFlow Datasets", expected="resize in data.features of the job"
-            )
+            expected = "resize in data.features of the job"
+            raise InvalidData("--image-size", "not possible for TensorFlow Datasets", expected=expected)
         if self.is_in_place and (request.validation_fraction or request.shard_bytes != SHARD_BYTES):
-            raise InvalidData(
-                request.destination,
-                "--validation-fraction and --shard-bytes need new files; those of this folder stay as they are",
-                next_step="Name another folder to write to",
-            )
+            found = "--validation-fraction and --shard-bytes need new files; those of this folder stay as they are"
+            raise InvalidData(request.destination, found, next_step="Name another folder to write to")
         self._uri, self._request = uri, request
         self._written = dict(_flatten("", _load(uri, FEATURES)))
         info = _load(uri, "dataset_info.json")
@@ -63,21 +59,17 @@ class TfdsFolder:
         check_columns(uri, "--group", [request.group], names)
         self.label = supervised[-1] if supervised and request.label is None else choose_label(uri, names, request.label)
         chosen = request.columns if request.columns is not None else supervised[:1] or names
-        self._features = tuple(
-            self._described(name, self._written[name]) for name in names if name in chosen or name == self.label
-        )
-        left = [name for name in names if name not in {feature.name for feature in self._features}]
+        stored = [name for name in names if name in chosen or name == self.label]
+        self._features = tuple(self._described(name, self._written[name]) for name in stored)
+        left = [name for name in names if name not in stored]
         if left and request.columns is None:
             verb = "described" if self.is_in_place else "stored"
             request.notice(f"features that are not {verb}: {', '.join(left)}; --columns selects others")
         self.classes = self._classes()
         splits = [split["name"] for split in info.get("splits", [])]
         if request.name not in splits:
-            raise InvalidData(
-                uri,
-                f"no split {request.name!r} in dataset_info.json",
-                expected="--name with one of " + ", ".join(map(repr, splits)),
-            )
+            expected = "--name with one of " + ", ".join(map(repr, splits))
+            raise InvalidData(uri, f"no split {request.name!r} in dataset_info.json", expected=expected)
         if info.get("fileFormat", "tfrecord") != "tfrecord":
             raise InvalidData(uri, f"files of the format {info['fileFormat']!r}", expected="tfrecord")
         self._pattern = storage.join(uri, f"*-{request.name}.tfrecord*")
@@ -149,25 +141,26 @@ class TfdsFolder:
         """Return our description of one feature; raises InvalidData if its records cannot be read as one tensor."""
         if "sequence" in written:
             return self._sequence(name, written["sequence"])
-        kind = next(
-            (each for each in ("image", "classLabel", "text", "tensor", "boundingBox") if each in written), None
-        )
+        kind = next((kind for kind in ("image", "tensor", *_FIXED) if kind in written), None)
         content = written.get(kind or "", {})
+        encoding = content.get("encoding", "none")
         sizes = map(int, content.get("shape", {}).get("dimensions", []))
         shape: tuple[int | None, ...] = tuple(None if size < 0 else size for size in sizes)
         dtype = content.get("dtype", "")
         decode: Decode | None = None
-        if kind is not None and kind in _FIXED:
+        if kind == "image":
+            decode, shape = "jpeg" if content.get("encodingFormat") == "jpeg" else "png", shape or (None, None, 3)
+        elif kind == "tensor":
+            decode = "raw" if encoding == "bytes" else None
+        elif kind is not None:
             shape, dtype = _FIXED[kind]
-        elif kind == "image":
-            decode = "jpeg" if content.get("encodingFormat") == "jpeg" else "png"
-            shape = shape or (None, None, 3)
-        elif kind == "tensor" and content.get("encoding", "none") == "bytes":
-            decode = "raw"
-        fits = kind is not None and (content.get("encoding", "none") in ("none", "bytes") or kind == "image")
-        if not fits or dtype not in _DTYPES or (decode in ("jpeg", "png") and dtype != "uint8"):
+        if (
+            kind is None
+            or dtype not in _DTYPES
+            or (dtype != "uint8" if kind == "image" else encoding not in ("none", "bytes"))
+        ):
             raise self._unsupported(name, kind or next(iter(set(written) - {"pythonClassName"}), "unknown"), dtype)
-        if None in (shape[1:] if decode is None else shape) and kind != "image":
+        if kind == "tensor" and None in (shape if decode else shape[1:]):
             raise self._unsupported(name, "tensor of varying shape", dtype)
         return Feature(name=name, dtype=dtype, shape=shape, decode=decode)
 
@@ -176,11 +169,11 @@ class TfdsFolder:
         inner = content.get("feature", {})
         if "sequence" in inner or "featuresDict" in inner:
             raise self._unsupported(name, "sequence of sequences or dicts", "")
-        one = self._described(name, inner)
-        if one.decode == "raw" or (one.decode is None and None in one.shape):
-            raise self._unsupported(name, "sequence of tensors of varying shape or of bytes", one.dtype)
+        item = self._described(name, inner)
+        if item.decode == "raw" or (item.decode is None and None in item.shape):
+            raise self._unsupported(name, "sequence of tensors of varying shape or of bytes", item.dtype)
         length = int(content.get("length", -1))
-        return one.model_copy(update={"shape": (length if length >= 0 else None, *one.shape)})
+        return item.model_copy(update={"shape": (length if length >= 0 else None, *item.shape)})
 
     def _unsupported(self, name: str, kind: str, dtype: str) -> InvalidData:
         return InvalidData(
