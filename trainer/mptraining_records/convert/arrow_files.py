@@ -8,16 +8,17 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.request import Request
-from mptraining_records.tfrecord.features import Feature, choose_label
+from mptraining_records.tfrecord.features import Dtype, Feature, choose_label
 
 TEXT = "text"
+STORED_AS_FLOAT32 = "float64 is stored as float32"
 # As ml_dtypes.bfloat16 is after `np.savez` and `np.load`.
 _BFLOAT16 = np.dtype("V2")
 _STORED_AS_BYTES = frozenset({"int8", "uint8", "int16", "uint16", "uint32"})
@@ -136,18 +137,14 @@ def read_arrays(uri: str, path: Path, request: Request) -> tuple[Any, dict[str, 
 
     arrays = _load(uri, path)
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
-    if len(set(lengths.values())) != 1:
-        shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise InvalidData(
-            uri,
-            f"arrays of unequal length: {shown}" if shown else "no array in it",
-            expected="one row of every array for each record",
-            next_step="Save each split to a separate file" if shown else "",
-        )
     if not any(lengths.values()):
-        raise InvalidData(uri, "no row in it")
+        raise InvalidData(uri, "no row in it" if lengths else "no array in it")
+    if len(set(lengths.values())) > 1:
+        found = "arrays of unequal length: " + ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        expected, step = "one row of every array for each record", "Save each split to a separate file"
+        raise InvalidData(uri, found, expected=expected, next_step=step)
     label = choose_label(uri, list(arrays), request.label)
-    stored = {*request.stored_columns(uri, list(arrays), label), *([request.group] if request.group else [])}
+    stored = {*request.stored_columns(uri, list(arrays), label), request.group}
     columns, features = {}, {}
     for name, array in ((name, array) for name, array in arrays.items() if name in stored):
         if array.dtype.kind not in "buifSU" and array.dtype != _BFLOAT16:
@@ -155,11 +152,10 @@ def read_arrays(uri: str, path: Path, request: Request) -> tuple[Any, dict[str, 
         if name == label and array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             raise InvalidData(uri, f"{name}: the label of row {row} is not a finite number")
-        if array.dtype in (np.float64, _BFLOAT16):
-            is_double = array.dtype == np.float64
-            request.notice(
-                f"{name}: {'float64 is stored as float32' if is_double else 'two bytes without a type are bfloat16'}"
-            )
+        if array.dtype == np.float64:
+            request.notice(f"{name}: {STORED_AS_FLOAT32}")
+        if array.dtype == _BFLOAT16:
+            request.notice(f"{name}: two bytes without a type are bfloat16")
         if name == label and array.dtype.kind in "SU" and array.ndim == 1:
             columns[name] = pa.array(array.astype(str).tolist())
         else:
@@ -190,9 +186,7 @@ def _column(name: str, array: NDArray[Any]) -> tuple[Any, Feature]:
     else:
         stored = {"f": "float32", "b": "bool"}.get(dtype.kind, "int64")
         array = array.astype(stored, copy=False)
-    feature = Feature.model_validate(
-        {"name": name, "dtype": stored, "shape": shape, "decode": "raw" if as_bytes else None}
-    )
+    feature = Feature(name=name, dtype=cast("Dtype", stored), shape=shape, decode="raw" if as_bytes else None)
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     if not as_bytes and not shape:
         return pa.array(array), feature

@@ -65,9 +65,10 @@ def open_pairs(request: Request) -> Table:
             files = by_feature[feature]
             alone = sorted(set(files) - set(by_feature[other]))
             if alone:
+                first, count = files[alone[0]].path, f"{len(alone):,} of {len(files):,}"
                 raise InvalidData(
                     f"--pairs {other}={request.pairs[other]}",
-                    f"no image for {files[alone[0]].path!r} of {feature!r}; {len(alone):,} of {len(files):,} have none",
+                    f"no image for {first!r} of {feature!r}; {count} have none",
                     expected="files of the same names, apart from the suffix",
                     next_step="Rename the files, or write a CSV of their names",
                 )
@@ -81,12 +82,9 @@ def open_pairs(request: Request) -> Table:
 
 def _table(uri: str, columns: Any, request: Request, loads: Mapping[str, Callable[[str], Content]]) -> Table:
     if request.group is not None:
-        raise InvalidData(
-            "--group",
-            f"{request.group!r}: these files have no columns",
-            expected="a table with a column of that name",
-            next_step="Write a CSV of names, labels and groups, and convert it with --images",
-        )
+        found, expected = f"{request.group!r}: these files have no columns", "a table with a column of that name"
+        step = "Write a CSV of names, labels and groups, and convert it with --images"
+        raise InvalidData("--group", found, expected=expected, next_step=step)
     files = {name: FileColumn(name, load) for name, load in loads.items()}
     return Table(uri, columns, replace(request, columns=None), files=files)
 

@@ -30,12 +30,10 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
     others = [name for name in first if name not in (named_by, request.group)]
     label = choose_label(uri, others, request.label)
     if label is None and others and request.columns is None:
+        question = f"which column is the label? The columns besides {named_by!r} are {', '.join(map(repr, others))}"
         options = ["--images", request.images, "--path-column", named_by, "--label", others[0]]
-        raise InvalidData(
-            uri,
-            f"which column is the label? The columns besides {named_by!r} are {', '.join(map(repr, others))}",
-            next_step=f"{request.command(uri, *options)}, or --columns '' for images without labels",
-        )
+        step = f"{request.command(uri, *options)}, or --columns '' for images without labels"
+        raise InvalidData(uri, question, next_step=step)
     check_columns(uri, "--columns", request.columns or (), others)
     kept = tuple(name for name in others if name == label or name in (request.columns or ()))
     left = [name for name in others if name not in kept]
@@ -65,12 +63,10 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
     absent = [f"row {row}: no image {str(names[row])!r} in {request.images}" for row in source.row_numbers[missing]]
     is_some = len(missing) < source.count
     if missing and not (is_some and request.bad_images == "Skip"):
+        count = f"{len(missing):,} of {source.count:,} are missing"
         step = f"{nearest(str(names[source.row_numbers[missing[0]]]), files)} --bad-images Skip leaves such rows out"
-        raise InvalidData(
-            uri,
-            f"column {named_by!r}, {absent[0]}; {len(missing):,} of {source.count:,} are missing",
-            next_step=step if is_some else "Name the folder that has them with --images",
-        )
+        step = step if is_some else "Name the folder that has them with --images"
+        raise InvalidData(uri, f"column {named_by!r}, {absent[0]}; {count}", next_step=step)
     for text in absent:
         request.notice(f"skipped: {text}")
     source.leave_out(missing)
@@ -79,19 +75,14 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
 
 def refuse_names(uri: str, path: Path, request: Request) -> None:
     """Raise InvalidData if a text column holds names of image files, which would be stored as text."""
-    if request.columns is not None:
-        return
-    first = first_values(uri, path, _FIRST_ROWS)
+    first = first_values(uri, path, _FIRST_ROWS) if request.columns is None else {}
     if any(isinstance(value, bytes) for values in first.values() for value in values):
         return
     for name, values in first.items():
         if name not in (request.label, request.group) and _are_image_names(values):
-            raise InvalidData(
-                uri,
-                f"column {name!r} holds names of image files, such as {values[0]!r}, which would be stored as text",
-                next_step=f"To store the images: {command(uri, _folder_of(uri, values[0]), request)}. To store the "
-                f"text: --columns {','.join(first)}",
-            )
+            found = f"column {name!r} holds names of image files, such as {values[0]!r}, which would be stored as text"
+            images_step = f"To store the images: {command(uri, _folder_of(uri, values[0]), request)}"
+            raise InvalidData(uri, found, next_step=f"{images_step}. To store the text: --columns {','.join(first)}")
 
 
 def command(uri: str, folder: str, request: Request) -> str:
@@ -135,9 +126,7 @@ def _find(uris: Mapping[str, str | None], name: object) -> str | None:
     return uris.get(str(name).removeprefix("./"))
 
 
-def _path_column(
-    uri: str, first: Mapping[str, Sequence[Any]], files: Mapping[str, str | None], request: Request
-) -> str:
+def _path_column(uri: str, first: Mapping[str, list[Any]], files: Mapping[str, str | None], request: Request) -> str:
     """Return the column with the names of the images; `first` has the first values of each column."""
     if request.path_column is not None:
         check_columns(uri, "--path-column", [request.path_column], list(first))
@@ -147,8 +136,5 @@ def _path_column(
     fitting = [name for name in fitting if _are_image_names(first[name])] or fitting
     if len(fitting) == 1:
         return fitting[0]
-    raise InvalidData(
-        uri,
-        f"{len(fitting) or 'no'} columns hold names of images in {request.images}",
-        expected=f"--path-column with one of {', '.join(map(repr, fitting or first))}",
-    )
+    found = f"{len(fitting) or 'no'} columns hold names of images in {request.images}"
+    raise InvalidData(uri, found, expected=f"--path-column with one of {', '.join(map(repr, fitting or first))}")

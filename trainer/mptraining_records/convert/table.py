@@ -13,7 +13,7 @@ import numpy as np
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import images
-from mptraining_records.convert.arrow_files import Lines, arrow_errors
+from mptraining_records.convert.arrow_files import STORED_AS_FLOAT32, Lines, arrow_errors
 from mptraining_records.convert.gaps import Gaps, is_gap, is_list, is_text
 from mptraining_records.convert.images import Content, ImageColumn
 from mptraining_records.convert.request import Request, check_columns
@@ -303,12 +303,9 @@ class Table:
             # NumPy refuses lists of unequal length.
             array = np.zeros(0, bool)
         if array.dtype != stored or (array.size and self._inner.setdefault(name, array.shape[1:]) != array.shape[1:]):
-            raise InvalidData(
-                self._uri,
-                f"column {name!r}, {self.origin(number)}: lists in a list of other lengths than before",
-                expected="only the outer list of varying length",
-                next_step="Fill the inner lists up to one length",
-            )
+            found = f"column {name!r}, {self.origin(number)}: lists in a list of other lengths than before"
+            expected, step = "only the outer list of varying length", "Fill the inner lists up to one length"
+            raise InvalidData(self._uri, found, expected=expected, next_step=step)
         self._lengths[name].add(len(values))
         return (values or np.zeros(0, "S1")) if stored is object else array
 
@@ -338,16 +335,14 @@ class Table:
             # TensorFlow has no feature of 64 bits without sign; numbers that do not fit are refused when encoded.
             return cast("Dtype", kind) if in_list and kind != "uint64" else "int64"
         if kinds.is_float64(type):
-            self._request.notice(f"{name}: float64 is stored as float32")
+            self._request.notice(f"{name}: {STORED_AS_FLOAT32}")
         if kinds.is_float16(type):
             return "float16" if in_list else "float32"
         if kind not in _DTYPES:
-            raise InvalidData(
-                self._uri,
-                f"column {name!r} has the type {self._types[name]}",
-                expected="numbers, booleans, text, bytes, or lists of them",
-                next_step="Leave the column out, or turn it into numbers",
-            )
+            found = f"column {name!r} has the type {self._types[name]}"
+            expected = "numbers, booleans, text, bytes, or lists of them"
+            step = "Leave the column out, or turn it into numbers"
+            raise InvalidData(self._uri, found, expected=expected, next_step=step)
         return _DTYPES[kind]
 
 

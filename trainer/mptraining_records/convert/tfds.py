@@ -134,7 +134,7 @@ class TfdsFolder:
             return None
         uri = storage.join(self._uri, f"{self.label}.labels.txt")
         if storage.exists(uri):
-            return tuple(line.strip() for line in storage.read(uri).decode().splitlines() if line.strip())
+            return tuple(filter(None, map(str.strip, storage.read(uri).decode().splitlines())))
         return tuple(map(str, range(int(self._written[self.label]["classLabel"]["numClasses"]))))
 
     def _described(self, name: str, written: Mapping[str, Any]) -> Feature:
@@ -203,12 +203,9 @@ def _load(folder: str, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidData(uri, f"not JSON: {error}") from error
     if name == FEATURES and "featuresDict" not in document:
-        raise InvalidData(
-            uri,
-            "no featuresDict",
-            expected="features as tensorflow-datasets 4.6 and newer write them",
-            next_step="Prepare the data set again with a newer tensorflow-datasets",
-        )
+        expected = "features as tensorflow-datasets 4.6 and newer write them"
+        step = "Prepare the data set again with a newer tensorflow-datasets"
+        raise InvalidData(uri, "no featuresDict", expected=expected, next_step=step)
     return dict(document)
 
 
