@@ -1,16 +1,20 @@
-"""Encoded images, and the records of a converted split."""
+"""Encoded images, and conversions with the records that they write."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from mptraining_records.convert.convert import convert
 from mptraining_records.index import dataset_index
 from mptraining_records.reading.reader import RecordReader
 from mptraining_records.tfrecord import example
+from mptraining_records.tfrecord.features import Feature
+from mptraining_records.tfrecord.manifest import Manifest
 
 
 def picture(kind: str, size: tuple[int, int] = (40, 50), seed: int = 0, mode: str = "RGB") -> bytes:
@@ -27,3 +31,26 @@ def records(pattern: str) -> list[dict[str, Any]]:
     with RecordReader(dataset) as reader:
         parsed = [example.parse(record or b"") for record in reader.read(np.arange(dataset.count))]
     return [{name: list(values) for name, (_, values) in row.items()} for row in parsed]
+
+
+def images(*shape: int | None, decode: str = "jpeg", name: str = "image") -> Feature:
+    return Feature.model_validate({"name": name, "dtype": "uint8", "shape": shape, "decode": decode})
+
+
+class Conversion(NamedTuple):
+    """The manifest of the first split and those of all, the notices, the lines of the preview, and the records."""
+
+    made: Manifest
+    splits: list[Manifest]
+    notices: list[str]
+    preview: list[str]
+    rows: list[dict[str, Any]]
+
+
+def conversion(source: Path | str | None, folder: Path | str, **options: Any) -> Conversion:
+    """Convert with a preview, in the order of the source unless `keep_order` is False."""
+    notices: list[str] = []
+    preview: list[str] = []
+    options = {"keep_order": True, "notice": notices.append, "preview": preview.append} | options
+    splits = convert(None if source is None else str(source), str(folder), **options)
+    return Conversion(splits[0], splits, notices, preview, records(f"{folder}/*.tfrecord"))

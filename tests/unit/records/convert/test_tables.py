@@ -12,39 +12,37 @@ import pytest
 from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert.convert import convert
 from mptraining_records.tfrecord.features import Feature
-from mptraining_records.tfrecord.manifest import Manifest
 from mptraining_storage import storage
-from tests.unit.records.convert.pictures import picture, records
+from tests.unit.records.convert.pictures import Conversion, conversion, images, picture
 
 
-def _csv(path: Path, text: str, label: str | None = None) -> Manifest:
+def _csv(path: Path, text: str, **options: Any) -> Conversion:
     (path / "rows.csv").write_text(text)
-    (made,) = convert(str(path / "rows.csv"), str(path / "out"), label=label, keep_order=True)
-    return made
+    return conversion(path / "rows.csv", path / "out", **options)
 
 
-def _parquet(path: Path, columns: dict[str, Any], label: str | None = None) -> Manifest:
+def _parquet(path: Path, columns: dict[str, Any], **options: Any) -> Conversion:
     pq.write_table(pa.table(columns), path / "rows.parquet")
-    (made,) = convert(str(path / "rows.parquet"), str(path / "out"), label=label, keep_order=True)
-    return made
+    return conversion(path / "rows.parquet", path / "out", **options)
 
 
-def _rows(path: Path) -> list[dict[str, list[Any]]]:
-    return records(f"{path}/out/*.tfrecord")
+def _npz(path: Path, **arrays: NDArray[Any]) -> Conversion:
+    np.savez(path / "rows.npz", **arrays)
+    return conversion(path / "rows.npz", path / "out")
 
 
 class Test_csv:
     def test_columns_become_features_and_a_text_label_classes(self, tmp_path: Path) -> None:
-        made = _csv(tmp_path, "length,count,species\n1.5,3,setosa\n2.5,4,iris\n0,5,setosa\n", "species")
-        assert made.features == (
+        text = "length,count,species\n1.5,3,setosa\n2.5,4,iris\n0,5,setosa\n"
+        found = _csv(tmp_path, text, label="species")
+        assert found.made.features == (
             Feature(name="count", dtype="int64"),
             Feature(name="length", dtype="float32"),
             Feature(name="species", dtype="int64"),
         )
-        assert made.classes == ("iris", "setosa")
-        assert _rows(tmp_path) == [
+        assert found.made.classes == ("iris", "setosa")
+        assert found.rows == [
             {"length": [1.5], "count": [3], "species": [1]},
             {"length": [2.5], "count": [4], "species": [0]},
             {"length": [0.0], "count": [5], "species": [1]},
@@ -65,7 +63,7 @@ class Test_csv:
     )
     def test_gaps_and_damage_are_named(self, tmp_path: Path, text: str, said: str) -> None:
         with pytest.raises(InvalidData, match=said) as caught:
-            _csv(tmp_path, text, "specie" if "species" in text else None)
+            _csv(tmp_path, text, label="specie" if "species" in text else None)
         assert str(caught.value).startswith(str(tmp_path / "rows.csv"))
         assert "\n" not in str(caught.value)
 
@@ -73,15 +71,9 @@ class Test_csv:
 class Test_gaps:
     TEXT = "area,rooms,price\n1.5,2,30\n,3,40\nNaN,4,50\n\n2.5,5,\nNAN,6,70\n"
 
-    def _convert(self, path: Path, text: str, **options: Any) -> tuple[list[Manifest], list[str]]:
-        (path / "rows.csv").write_text(text)
-        notices: list[str] = []
-        made = convert(str(path / "rows.csv"), str(path / "out"), keep_order=True, notice=notices.append, **options)
-        return made, [each for each in notices if "float64" not in each]
-
     def test_every_column_is_named_at_once_with_its_first_line_in_the_file(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidData) as caught:
-            self._convert(tmp_path, self.TEXT)
+            _csv(tmp_path, self.TEXT)
         assert str(caught.value).removeprefix(str(tmp_path)) == (
             "/rows.csv: column 'area': 3 rows have no value, the first in line 3; column 'price': 1 row has no value, "
             "the first in line 6; expected a value in every row. Fill the gaps; or --missing Drop leaves out 4 of 5 "
@@ -100,43 +92,36 @@ class Test_gaps:
     )
     def test_the_ways_out_are_named(self, tmp_path: Path, text: str, options: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidData, match=message):
-            self._convert(tmp_path, text, **options)
+            _csv(tmp_path, text, **options)
 
     def test_drop_leaves_the_rows_out_and_reports_them(self, tmp_path: Path) -> None:
-        (made,), notices = self._convert(tmp_path, self.TEXT, missing="Drop")
-        assert made.records == 1
-        assert _rows(tmp_path) == [{"area": [1.5], "rooms": [2], "price": [30]}]
-        assert notices == [
+        found = _csv(tmp_path, self.TEXT, missing="Drop")
+        assert found.rows == [{"area": [1.5], "rooms": [2], "price": [30]}]
+        assert [notice for notice in found.notices if "float64" not in notice] == [
             "--missing Drop: 4 of 5 rows are left out: column 'area': 3 rows have no value, the first in line 3; "
             "column 'price': 1 row has no value, the first in line 6"
         ]
 
     def test_classes_groups_and_the_preview_are_those_of_the_rows_that_stay(self, tmp_path: Path) -> None:
         text = "x,who,label\n,1,only\n" + "".join(f"{row},{row % 10},{'ab'[row % 2]}\n" for row in range(40))
-        lines: list[str] = []
-        made, _ = self._convert(
-            tmp_path, text, missing="Drop", group="who", validation_fraction=0.5, preview=lines.append
-        )
-        assert [each.records for each in made] == [20, 20]
-        assert made[0].classes == ("a", "b")
-        assert lines[1] == "  row 1: label 0 (a), x 0"
+        found = _csv(tmp_path, text, missing="Drop", group="who", validation_fraction=0.5)
+        assert [split.records for split in found.splits] == [20, 20]
+        assert found.made.classes == ("a", "b")
+        assert found.preview[1] == "  row 1: label 0 (a), x 0"
 
     @pytest.mark.parametrize("blank", ["", None])
     def test_a_row_without_a_group_is_a_gap(self, tmp_path: Path, blank: str | None) -> None:
-        table = pa.table({"x": [1, 2, 3, 4, 5], "who": ["a", blank, "b", blank, "b"]})
-        pq.write_table(table, tmp_path / "rows.parquet")
-        source = str(tmp_path / "rows.parquet")
-        arguments: dict[str, Any] = {"group": "who", "validation_fraction": 0.4}
+        columns = {"x": [1, 2, 3, 4, 5], "who": ["a", blank, "b", blank, "b"]}
+        options: dict[str, Any] = {"group": "who", "validation_fraction": 0.4}
         said = r"column 'who': 2 rows have no value, the first in row 1; .* --missing Drop leaves out 2 of 5 rows$"
         with pytest.raises(InvalidData, match=said):
-            convert(source, str(tmp_path / "out"), **arguments)
-        made = convert(source, str(tmp_path / "out"), missing="Drop", **arguments)
-        assert sum(each.records for each in made) == 3
+            _parquet(tmp_path, columns, **options)
+        assert len(_parquet(tmp_path, columns, missing="Drop", **options).rows) == 3
 
 
 class Test_parquet:
     def test_lists_of_one_length_become_vectors(self, tmp_path: Path) -> None:
-        made = _parquet(
+        found = _parquet(
             tmp_path,
             {
                 "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
@@ -145,17 +130,17 @@ class Test_parquet:
                 "label": pa.array(["b", "a"]).dictionary_encode(),
             },
         )
-        assert made.features == (
+        assert found.made.features == (
             Feature(name="fixed", dtype="int32", shape=(3,)),
             Feature(name="flag", dtype="bool"),
             Feature(name="label", dtype="int64"),
             Feature(name="vector", dtype="float32", shape=(2,)),
         )
-        assert made.classes == ("a", "b")
-        assert _rows(tmp_path)[1] == {"fixed": [4, 5, 6], "flag": [0], "label": [0], "vector": [3.0, 4.0]}
+        assert found.made.classes == ("a", "b")
+        assert found.rows[1] == {"fixed": [4, 5, 6], "flag": [0], "label": [0], "vector": [3.0, 4.0]}
 
     def test_lists_of_varying_length_keep_their_values_and_their_kind(self, tmp_path: Path) -> None:
-        made = _parquet(
+        found = _parquet(
             tmp_path,
             {
                 "tokens": pa.array([[], [1, 2], [3]], pa.list_(pa.uint16())),
@@ -163,22 +148,23 @@ class Test_parquet:
                 "words": pa.array([["a"], ["b", "c"], []]),
             },
         )
-        assert made.features == (
+        assert found.made.features == (
             Feature(name="tokens", dtype="uint16", shape=(None,)),
             Feature(name="track", dtype="float32", shape=(None, 2)),
             Feature(name="words", dtype="string", shape=(None,)),
         )
-        rows = _rows(tmp_path)
-        assert [list(row["tokens"]) for row in rows] == [[], [1, 2], [3]]
-        assert [list(row["track"]) for row in rows] == [[0.5, 1.0], [], [2.0, 3.0, 4.0, 5.0]]
-        assert [row["words"] for row in rows] == [[b"a"], [b"b", b"c"], []]
+        assert found.rows == [
+            {"tokens": [], "track": [0.5, 1.0], "words": [b"a"]},
+            {"tokens": [1, 2], "track": [], "words": [b"b", b"c"]},
+            {"tokens": [3], "track": [2.0, 3.0, 4.0, 5.0], "words": []},
+        ]
 
     def test_images_and_lists_of_images_are_recognized(self, tmp_path: Path) -> None:
         image = picture("png", (3, 4))
-        made = _parquet(tmp_path, {"frames": [[image] * 2, [image]], "image": [image] * 2, "name": ["a", "b"]})
-        assert made.features == (
-            Feature(name="frames", dtype="uint8", shape=(None, 3, 4, 3), decode="png"),
-            Feature(name="image", dtype="uint8", shape=(3, 4, 3), decode="png"),
+        columns = {"frames": [[image] * 2, [image]], "image": [image] * 2, "name": ["a", "b"]}
+        assert _parquet(tmp_path, columns).made.features == (
+            images(None, 3, 4, 3, decode="png", name="frames"),
+            images(3, 4, 3, decode="png"),
             Feature(name="name", dtype="string"),
         )
 
@@ -197,12 +183,6 @@ class Test_parquet:
     def test_what_cannot_be_a_feature_is_named(self, tmp_path: Path, columns: dict[str, Any], said: str) -> None:
         with pytest.raises(InvalidData, match=said):
             _parquet(tmp_path, columns)
-
-
-def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) -> Manifest:
-    np.savez(path / "rows.npz", **arrays)
-    (made,) = convert(str(path / "rows.npz"), str(path / "out"), label=label, keep_order=True)
-    return made
 
 
 @pytest.mark.parametrize(
@@ -227,31 +207,27 @@ def _convert(path: Path, label: str | None = None, /, **arrays: NDArray[Any]) ->
     ],
 )
 def test_arrays_become_features(tmp_path: Path, array: NDArray[Any], expected: Feature) -> None:
-    assert _convert(tmp_path, x=array).features == (expected,)
+    found = _npz(tmp_path, x=array)
+    assert found.made.features == (expected,)
+    assert found.notices == (["x: float64 is stored as float32"] if array.dtype == np.float64 else []) + (
+        ["x: two bytes without a type are bfloat16"] if array.dtype == "V2" else []
+    )
 
 
 def test_a_group_of_an_array_may_be_an_empty_text_or_the_label(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", who=np.array(["", "a"]), label=np.arange(2))
     for group in ("who", "label"):
         options: dict[str, Any] = {"validation_fraction": 0.5, "group": group, "overwrite": True}
-        made = convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), **options)
-        assert [(split.records, split.features[0].name) for split in made] == [(1, "label")] * 2
+        found = conversion(tmp_path / "rows.npz", tmp_path / "out", **options)
+        assert [(split.records, split.features[0].name) for split in found.splits] == [(1, "label")] * 2
 
 
 def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
-    images = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     halves = np.asfortranarray(np.arange(12, dtype=">f2").reshape(2, 2, 3))
-    _convert(tmp_path, image=images, half=halves)
-    first, second = records(f"{tmp_path}/out/*.tfrecord")
+    first, second = _npz(tmp_path, image=pixels, half=halves).rows
     assert first["image"] == [bytes(range(12))]
     assert second["half"] == [np.arange(6, 12, dtype="<f2").tobytes()]
-
-
-def test_narrowing_is_reported(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", x=np.zeros(2))
-    said: list[str] = []
-    convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), notice=said.append)
-    assert said == ["x: float64 is stored as float32"]
 
 
 @pytest.mark.parametrize(
@@ -268,5 +244,5 @@ def test_narrowing_is_reported(tmp_path: Path) -> None:
 )
 def test_arrays_that_cannot_be_records_are_refused(tmp_path: Path, arrays: dict[str, NDArray[Any]], said: str) -> None:
     with pytest.raises(InvalidData, match=said):
-        _convert(tmp_path, **arrays)
+        _npz(tmp_path, **arrays)
     assert not storage.glob_or_empty(f"{tmp_path}/out/*")
