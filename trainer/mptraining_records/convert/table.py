@@ -242,8 +242,8 @@ class Table:
         if not count:
             raise InvalidData(self._uri, "no row in it")
         self._groups = np.concatenate(groups)
-        found = {name: np.concatenate(gaps[name]) for name in checked if gaps[name]}
-        self._leave_out_gaps(Gaps(found, count, self.label, self._csv))
+        gap_rows = {name: np.concatenate(gaps[name]) for name in checked if gaps[name]}
+        self._leave_out_gaps(Gaps(gap_rows, count, self.label, self._csv))
         if has_labels:
             self._labels = np.concatenate(labels)
             if is_class or (is_integer and self._request.label_as != "Numbers"):

@@ -51,6 +51,7 @@ def conversion(source: Path | str | None, folder: Path | str, **options: Any) ->
     """Convert with a preview, in the order of the source unless `keep_order` is False."""
     notices: list[str] = []
     preview: list[str] = []
-    options = {"keep_order": True, "notice": notices.append, "preview": preview.append} | options
-    splits = convert(None if source is None else str(source), str(folder), **options)
+    options.setdefault("keep_order", True)
+    place = None if source is None else str(source)
+    splits = convert(place, str(folder), notice=notices.append, preview=preview.append, **options)
     return Conversion(splits[0], splits, notices, preview, records(f"{folder}/*.tfrecord"))

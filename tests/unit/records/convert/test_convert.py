@@ -21,7 +21,7 @@ from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_storage import storage
 from mptraining_storage.preconditions import StoredObject
-from tests.unit.records.convert.pictures import picture, records
+from tests.unit.records.convert.pictures import conversion, picture, records
 
 
 def _numbers(folder: str, split: str) -> list[int]:
@@ -45,14 +45,11 @@ def test_shards_hold_the_rows_and_the_manifest_describes_them(rows: str, destina
     (made,) = convert(rows, destination, shard_bytes=10_000, keep_order=True)
     assert _numbers(destination, "train") == list(range(1000))
     assert made == manifest.find([storage.join(destination, "train-*")])
-    assert made.records == 1000
-    assert made.label == "label"
+    assert (made.records, made.label) == (1000, "label")
     assert made.features == (Feature(name="label", dtype="int64"), Feature(name="x", dtype="int64"))
     total = len(made.files)
     assert total > 2
-    assert [file.name for file in made.files] == [
-        f"train-{number:05}-of-{total:05}.tfrecord" for number in range(total)
-    ]
+    assert [file.name for file in made.files] == [f"train-{at:05}-of-{total:05}.tfrecord" for at in range(total)]
     for file in made.files:
         content = storage.read(storage.join(destination, file.name))
         assert (len(content), google_crc32c.value(content)) == (file.bytes, file.crc32c)
@@ -66,30 +63,16 @@ def test_shards_hold_the_rows_and_the_manifest_describes_them(rows: str, destina
         assert np.array_equal(kept.offsets, scanned.offsets)
 
 
-class Test_validation:
-    def test_the_seed_selects_the_rows(self, rows: str, destination: str) -> None:
-        train, validation = convert(rows, destination, validation_fraction=0.2, seed=3)
-        assert (train.name, validation.name) == ("train", "validation")
-        held_out = _numbers(destination, "validation")
-        assert sorted(held_out + _numbers(destination, "train")) == list(range(1000))
-        assert len(held_out) == 200
-        again, other = storage.join(destination, "again"), storage.join(destination, "other")
-        convert(rows, again, validation_fraction=0.2, seed=3)
-        convert(rows, other, validation_fraction=0.2, seed=4)
-        assert _numbers(again, "validation") == held_out != _numbers(other, "validation")
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"validation_fraction": -0.1}, "less than 1"),
-            ({"validation_fraction": 1}, "less than 1"),
-            ({"validation_fraction": 1e-9}, "no row for the split 'validation'"),
-            ({"validation_fraction": 0.5, "name": "validation"}, "validation"),
-        ],
-    )
-    def test_mistakes_are_named(self, rows: str, tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-        with pytest.raises(InvalidData, match=message):
-            convert(rows, str(tmp_path / "out"), **arguments)
+def test_the_seed_selects_the_rows_of_the_validation_split(rows: str, destination: str) -> None:
+    train, validation = convert(rows, destination, validation_fraction=0.2, seed=3)
+    assert (train.name, validation.name) == ("train", "validation")
+    held_out = _numbers(destination, "validation")
+    assert sorted(held_out + _numbers(destination, "train")) == list(range(1000))
+    assert len(held_out) == 200
+    again, other = storage.join(destination, "again"), storage.join(destination, "other")
+    convert(rows, again, validation_fraction=0.2, seed=3)
+    convert(rows, other, validation_fraction=0.2, seed=4)
+    assert _numbers(again, "validation") == held_out != _numbers(other, "validation")
 
 
 class Test_a_destination_that_has_this_split:
@@ -166,37 +149,30 @@ class Test_a_conversion_to_a_bucket:
         out, left = f"{bucket}/out", [after]
 
         def mortal(change: Callable[..., object]) -> Callable[..., object]:
-            def one(*arguments: object, **named: object) -> object:
+            def limited(*arguments: object, **named: object) -> object:
                 if left[0] == 0:
                     raise Killed
                 left[0] -= 1
                 return change(*arguments, **named)
 
-            return one
+            return limited
 
-        with monkeypatch.context() as dying:
+        with monkeypatch.context() as dying, suppress(Killed):
             for name in ("copy", "delete", "delete_prefix"):
                 dying.setattr(storage, name, mortal(getattr(storage, name)))
             dying.setattr(manifest, "save", mortal(manifest.save))
-            try:
-                convert(rows, out, **self.ARGUMENTS)
-                died = False
-            except Killed:
-                died = True
+            convert(rows, out, **self.ARGUMENTS)
         uploads.clear()
-        if died:
-            # A split that was complete when the process died is refused; that shows the user that nothing is left to
-            # do.
-            with suppress(InvalidData):
-                convert(rows, out, **self.ARGUMENTS)
-            assert uploads == []
+        # A split that was complete when the process died is refused; that shows the user that nothing is left to do.
+        with suppress(InvalidData):
+            convert(rows, out, **self.ARGUMENTS)
+        assert uploads == []
         assert sorted(_numbers(out, "train") + _numbers(out, "validation")) == list(range(1000))
         for stored in storage.glob(f"{out}/*.tfrecord"):
             assert sidecar.load(stored) is not None
 
     def test_with_other_arguments_starts_again(self, rows: str, bucket: str) -> None:
         out = f"{bucket}/out"
-
         _convert_until(900, rows, out, **self.ARGUMENTS)
         (made,) = convert(rows, out, shard_bytes=20_000)
         assert sorted(_numbers(out, "train")) == list(range(1000))
@@ -274,18 +250,13 @@ class Test_preview:
             "image": pixels,
             "mask": np.array([[[0, 1, 5, 5], [0, 0, 1, 5]]], np.uint8),
             "half": np.linspace(0, 1, 12).reshape(1, 12).astype(np.float16),
-            "brain": (np.arange(12, dtype=np.float32).view(np.uint32) >> 16)
-            .astype(np.uint16)
-            .view("V2")
-            .reshape(1, 12),
+            "brain": np.arange(12, dtype="<f4").view("V2")[1::2].reshape(1, 12),
             "gap": np.array([[np.nan, *range(8)]], np.float32),
             "box": np.array([[1, 2, 3, 4]], np.int64),
             "name": np.array(["a\nb"]),
         }
         np.savez(tmp_path / "rows.npz", **arrays)
-        shown: list[str] = []
-        convert(str(tmp_path / "rows.npz"), str(tmp_path / "out"), preview=shown.append, dry_run=True)
-        assert shown[1] == (
+        assert conversion(tmp_path / "rows.npz", tmp_path / "out").preview[1] == (
             "  row 0: box int64 [4] [1, 2, 3, 4], brain bfloat16 [12] 0 to 11, gap float32 [9] 0 to 7 and not finite, "
             "half float16 [12] 0 to 1, image uint8 [4, 5, 3] 0 to 59, mask uint8 [2, 4] {0, 1, 5}, name 'a\\nb'"
         )
@@ -293,9 +264,8 @@ class Test_preview:
     def test_bytes_that_are_no_text_are_counted(self, tmp_path: Path) -> None:
         table = pa.table({"bytes": [bytes(range(256))], "text": ["schön"], "image": [picture("png", (4, 5))]})
         pq.write_table(table, tmp_path / "rows.parquet")
-        shown: list[str] = []
-        convert(str(tmp_path / "rows.parquet"), str(tmp_path / "out"), preview=shown.append, dry_run=True)
-        assert shown[1] == "  row 0: bytes 256 bytes, image png 4x5x3 uint8 3 to 247, text 'schön'"
+        preview = conversion(tmp_path / "rows.parquet", tmp_path / "out").preview
+        assert preview[1] == "  row 0: bytes 256 bytes, image png 4x5x3 uint8 3 to 247, text 'schön'"
 
     def test_a_dry_run_writes_nothing(self, rows: str, destination: str) -> None:
         assert convert(rows, destination, dry_run=True, validation_fraction=0.2) == []
@@ -313,46 +283,43 @@ class Test_preview:
         ({"group": "y", "validation_fraction": 0.5}, "no column 'y' for --group; expected one of 'x', 'label'"),
         ({"columns": ["y"]}, "no column 'y' for --columns"),
         ({"pairs": {"a": "b"}}, "--pairs: a source besides the folders of pairs"),
+        ({"path_column": "x"}, "--path-column: 'x' with the source .*rows.npz; expected a .csv or .parquet file"),
+        ({"validation_fraction": -0.1}, "validation fraction: -0.1; expected 0 or more, less than 1"),
+        ({"validation_fraction": 1}, "less than 1"),
+        ({"validation_fraction": 1e-9}, "no row for the split 'validation'"),
+        ({"validation_fraction": 0.5, "name": "validation"}, "name: 'validation'; expected another name"),
     ],
 )
-def test_options_of_other_sources_are_refused(rows: str, tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+def test_options_that_do_not_apply_are_refused(rows: str, tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidData, match=said):
         convert(rows, str(tmp_path / "out"), **arguments)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("label", "options", "said"),
+    ("label", "options", "why"),
     [
         # Prices: most of them once.
         (
             100_000 + np.random.default_rng(1).permutation(600) * 1_000,
             {},
-            "validation: 120 of 600 rows, without regard to 'label': 100000 has 1 row, a share of 0.2 needs 5 of "
-            "each value",
+            "without regard to 'label': 100000 has 1 row, a share of 0.2 needs 5 of each value",
         ),
         # Ages: two years or so of each; rounding to whole rows of each took 27 of them.
         (
             np.append(np.random.default_rng(2).integers(18, 94, 149), 95),
             {},
-            "validation: 30 of 150 rows, without regard to 'label': 19 has 1 row, a share of 0.2 needs 5 of each value",
+            "without regard to 'label': 19 has 1 row, a share of 0.2 needs 5 of each value",
         ),
-        (
-            np.arange(100) % 3,
-            {"label_as": "Numbers"},
-            "validation: 20 of 100 rows, without regard to 'label': it is stored as numbers",
-        ),
-        (np.arange(100) % 3, {}, "validation: 20 of 100 rows, the same share of each 'label'"),
+        (np.arange(100) % 3, {"label_as": "Numbers"}, "without regard to 'label': it is stored as numbers"),
+        (np.arange(100) % 3, {}, "the same share of each 'label'"),
     ],
 )
 def test_a_regression_target_is_not_divided_by_its_values(
-    tmp_path: Path, label: NDArray[np.int64], options: dict[str, Any], said: str
+    tmp_path: Path, label: NDArray[np.int64], options: dict[str, Any], why: str
 ) -> None:
-    source = tmp_path / "rows.csv"
+    source, count = tmp_path / "rows.csv", len(label)
     source.write_text("x,label\n" + "".join(f"{row},{value}\n" for row, value in enumerate(label)))
-    notices: list[str] = []
-    train, validation = convert(
-        str(source), str(tmp_path / "out"), validation_fraction=0.2, notice=notices.append, **options
-    )
-    assert notices == [said]
-    assert (train.records, validation.records) == (round(len(label) * 0.8), round(len(label) * 0.2))
+    found = conversion(source, tmp_path / "out", validation_fraction=0.2, **options)
+    assert found.notices == [f"validation: {count // 5} of {count} rows, {why}"]
+    assert [split.records for split in found.splits] == [count - count // 5, count // 5]

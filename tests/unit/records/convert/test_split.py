@@ -88,9 +88,7 @@ def test_the_seed_alone_decides_the_order(rows: str, tmp_path: Path) -> None:
 def test_kept_order_is_reported_where_it_is_sorted(rows: str, tmp_path: Path) -> None:
     (made,) = convert(rows, str(tmp_path / "a"), keep_order=True)
     assert _order(tmp_path / "a") == list(range(1000))
-    assert made.permutation_seed is None
-    assert made.label_correlation == 0.99
-    assert made.is_sorted_by_label
+    assert (made.permutation_seed, made.label_correlation, made.is_sorted_by_label) == (None, 0.99, True)
     assert manifest.find([f"{tmp_path}/a/train-*"]) == made
 
 

@@ -12,7 +12,6 @@ classes, and ("image", "label") the supervised keys.
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,61 +27,55 @@ from mptraining_records.index import sidecar, verify
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_storage import storage
-from tests.unit.records.convert.pictures import records
+from tests.unit.records.convert.pictures import conversion, images
 
 PETS = Path(__file__).parent / "tfds_pets"
-ALL = ["box", "file_name", "flag", "image", "nested/n", "raw", "tensor"]
 
 
 def test_the_supervised_keys_are_stored(tmp_path: Path) -> None:
-    said: list[str] = []
-    (made,) = convert(str(PETS), str(tmp_path), notice=said.append)
-    assert made.features == (
-        Feature(name="image", dtype="uint8", shape=(8, 8, 3), decode="png"),
-        Feature(name="label", dtype="int64"),
-    )
+    found = conversion(PETS, tmp_path)
+    made = found.made
+    assert made.features == (images(8, 8, 3, decode="png"), Feature(name="label", dtype="int64"))
     assert (made.label, made.classes, made.class_counts) == ("label", ("cat", "dog"), (12, 12))
-    assert said == [
-        "features that are not stored: box, file_name, flag, nested/n, raw, tensor, words; --columns selects others"
-    ]
+    others = "box, file_name, flag, nested/n, raw, tensor, words"
+    assert found.notices == [f"features that are not stored: {others}; --columns selects others"]
 
 
 def test_every_fixed_feature_can_be_stored(tmp_path: Path) -> None:
-    (made,) = convert(str(PETS), str(tmp_path), columns=ALL)
-    assert {each.name: each for each in made.features} == {
-        each.name: each
-        for each in (
-            Feature(name="box", dtype="float32", shape=(4,)),
-            Feature(name="file_name", dtype="string"),
-            Feature(name="flag", dtype="bool"),
-            Feature(name="image", dtype="uint8", shape=(8, 8, 3), decode="png"),
-            Feature(name="label", dtype="int64"),
-            Feature(name="nested/n", dtype="int64"),
-            Feature(name="raw", dtype="uint8", shape=(4,), decode="raw"),
-            Feature(name="tensor", dtype="float32", shape=(2, 3)),
-        )
-    }
+    found = conversion(PETS, tmp_path, columns=["box", "file_name", "flag", "image", "nested/n", "raw", "tensor"])
+    assert found.made.features == (
+        Feature(name="box", dtype="float32", shape=(4,)),
+        Feature(name="file_name", dtype="string"),
+        Feature(name="flag", dtype="bool"),
+        images(8, 8, 3, decode="png"),
+        Feature(name="label", dtype="int64"),
+        Feature(name="nested/n", dtype="int64"),
+        Feature(name="raw", dtype="uint8", shape=(4,), decode="raw"),
+        Feature(name="tensor", dtype="float32", shape=(2, 3)),
+    )
+    rows = sorted(found.rows, key=lambda row: int(row["nested/n"][0]))
     pixels = np.random.default_rng(1)
-    images = [pixels.integers(0, 255, (8, 8, 3), np.uint8) for _ in range(24)]
-    found = {row["nested/n"][0]: row for row in records(f"{tmp_path}/*.tfrecord")}
-    assert sorted(found) == list(range(24))
-    for number, row in found.items():
-        assert np.array_equal(np.array(Image.open(io.BytesIO(row["image"][0]))), images[number])
-        assert row["label"] == [number % 2]
-        assert row["file_name"] == [b"%d.png" % number]
-        assert row["tensor"] == [number] * 6
-        assert row["raw"] == [bytes([number]) * 4]
-        assert row["flag"] == [number % 2 == 0]
+    for number, row in enumerate(rows):
+        image = np.array(Image.open(io.BytesIO(row.pop("image")[0])))
+        assert np.array_equal(image, pixels.integers(0, 255, (8, 8, 3), np.uint8))
+        assert row == {
+            "box": [0, 0, 0.5, 1],
+            "file_name": [b"%d.png" % number],
+            "flag": [number % 2 == 0],
+            "label": [number % 2],
+            "nested/n": [number],
+            "raw": [bytes([number]) * 4],
+            "tensor": [number] * 6,
+        }
+    assert len(rows) == 24
 
 
 def test_the_name_selects_the_split(tmp_path: Path, bucket: str) -> None:
     for path in PETS.iterdir():
         storage.upload(path, f"{bucket}/pets/1.0.0/{path.name}")
-    (made,) = convert(f"{bucket}/pets/1.0.0", str(tmp_path), name="test")
-    assert made.records == 6
-    with pytest.raises(
-        InvalidData, match=r"no split 'val' in dataset_info\.json; expected --name with one of 'train', "
-    ):
+    assert conversion(f"{bucket}/pets/1.0.0", tmp_path, name="test").made.records == 6
+    said = r"no split 'val' in dataset_info\.json; expected --name with one of 'train', "
+    with pytest.raises(InvalidData, match=said):
         convert(str(PETS), str(tmp_path), name="val")
 
 
@@ -92,10 +85,10 @@ def test_a_validation_split_has_its_share_of_each_class(tmp_path: Path) -> None:
 
 
 def test_sequences_are_features_of_varying_length(tmp_path: Path) -> None:
-    (made,) = convert(str(PETS), str(tmp_path), columns=["words", "nested/n"])
-    assert Feature(name="words", dtype="string", shape=(None,)) in made.features
-    for row in records(f"{tmp_path}/*.tfrecord"):
-        assert list(row["words"]) == [b"a"] * (row["nested/n"][0] % 3)
+    found = conversion(PETS, tmp_path, columns=["words", "nested/n"], keep_order=False)
+    assert Feature(name="words", dtype="string", shape=(None,)) in found.made.features
+    for row in found.rows:
+        assert row["words"] == [b"a"] * (row["nested/n"][0] % 3)
 
 
 def test_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
@@ -133,9 +126,8 @@ class Test_the_folder_itself_as_the_destination:
             convert(pets, pets, **options)
 
 
-WRITTEN = json.loads((PETS / "features.json").read_text())
-INFO = json.loads((PETS / "dataset_info.json").read_text())
-NESTED = {"sequence": {"feature": {"sequence": {"feature": {"text": {}}}}}}
+NESTED = '{"featuresDict": {"features": {"words": {"sequence": {"feature": {"sequence": {"feature": {"text": {}}}}}}}}}'
+OTHER = '{"fileFormat": "array_record", "splits": [{"name": "train"}]}'
 
 
 @pytest.mark.parametrize(
@@ -143,12 +135,8 @@ NESTED = {"sequence": {"feature": {"sequence": {"feature": {"text": {}}}}}}
     [
         ("features.json", '{"type": "FeaturesDict"}', "no featuresDict"),
         ("features.json", "{", "not JSON"),
-        (
-            "features.json",
-            json.dumps({"featuresDict": {"features": WRITTEN["featuresDict"]["features"] | {"words": NESTED}}}),
-            r"feature 'words' is a sequence of sequences.*Select other features",
-        ),
-        ("dataset_info.json", json.dumps(INFO | {"fileFormat": "array_record"}), "'array_record'; expected tfrecord"),
+        ("features.json", NESTED, "feature 'words' is a sequence of sequences.*Select other features"),
+        ("dataset_info.json", OTHER, "'array_record'; expected tfrecord"),
     ],
     ids=["no features", "no JSON", "nested sequences", "another format"],
 )
