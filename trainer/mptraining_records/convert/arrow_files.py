@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,6 @@ STORED_AS_FLOAT32 = "float64 is stored as float32"
 # As ml_dtypes.bfloat16 is after `np.savez` and `np.load`.
 _BFLOAT16 = np.dtype("V2")
 _STORED_AS_BYTES = frozenset({"int8", "uint8", "int16", "uint16", "uint32"})
-
-
-class Stream(Protocol):
-    """A `pyarrow.dataset.Dataset`, or what yields its batches as one does."""
-
-    @property
-    def schema(self) -> Any: ...
-    def to_batches(self, *, columns: Sequence[str], batch_size: int) -> Iterator[Any]: ...
 
 
 @contextmanager
@@ -92,7 +84,7 @@ def lines_of(path: Path, rows: Collection[int]) -> dict[int, int]:
 
 
 class Lines:
-    """The lines of a text file that are not empty."""
+    """The lines of a text file that are not empty, read as a `pyarrow.dataset.Dataset` is."""
 
     def __init__(self, uri: str, path: Path) -> None:
         import pyarrow as pa
@@ -103,10 +95,9 @@ class Lines:
     def to_batches(self, *, columns: Sequence[str], batch_size: int) -> Iterator[Any]:
         import pyarrow as pa
 
-        assert list(columns) == [TEXT]
         lines = (utf8(self._uri, content) for _, content in self._numbered())
         while batch := list(islice(lines, batch_size)):
-            yield pa.record_batch({TEXT: batch})
+            yield pa.record_batch({TEXT: batch}).select(columns)
 
     def line_of(self, row: int) -> int:
         """Return the line of a row as editors count, from 1."""

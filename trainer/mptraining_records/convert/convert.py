@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards, sources
-from mptraining_records.convert.permutation import permuted_records
+from mptraining_records.convert.permutation import Progress, permuted_records
 from mptraining_records.convert.preview import preview as preview_lines
 from mptraining_records.convert.request import Request
 from mptraining_records.convert.shards import SplitWriter
@@ -24,8 +24,6 @@ from mptraining_records.convert.tfds import TfdsFolder
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.manifest import File, Manifest
 from mptraining_storage import storage
-
-Progress = Callable[[int, int], object]
 
 
 def _ignore(*_: object) -> None: ...

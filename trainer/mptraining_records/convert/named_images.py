@@ -44,15 +44,14 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
         raise InvalidData(uri, clash, next_step="Rename it")
     group = [name for name in first if name == request.group]
     with arrow_errors(uri):
-        table = open_table(uri, path, as_text=[named_by, *group]).to_table()
+        # Without a label of the request, none of the columns that are not stored may be one.
+        table = open_table(uri, path, as_text=[named_by, *group]).to_table(columns=[named_by, *kept, *group])
     names = table.column(named_by).to_pylist()
     found = [_find(files, name) for name in names]
     located = pa.array([image or name for image, name in zip(found, names, strict=True)], pa.string())
-    table = table.set_column(table.schema.names.index(named_by), named_by, located)
     source = Table(
         uri,
-        # Without a label of the request, none of the columns that are not stored may be one.
-        table.select([named_by, *kept, *group]),
+        table.set_column(0, named_by, located),
         replace(request, label=label, columns=kept),
         files={images.IMAGE: FileColumn(named_by, partial(images.load, size=request.image_size))},
         # A row without a name is one without an image, which --bad-images Skip leaves out too.

@@ -30,9 +30,8 @@ def choose(source: Source, request: Request) -> NDArray[np.bool_]:
     groups = source.groups() if request.group is not None else None
     unstratified = None
     if labels is not None:
-        is_number = request.label_as == "Numbers"
-        why = None if is_number else why_not_stratified(labels, fraction, source.classes)
-        unstratified = "it is stored as numbers" if is_number else why
+        why = why_not_stratified(labels, fraction, source.classes)
+        unstratified = "it is stored as numbers" if request.label_as == "Numbers" else why
         # A group may be all there is of a named class, which is reported; a number is no class.
         if unstratified and (groups is None or source.classes is None):
             labels = None
@@ -79,12 +78,10 @@ def choose_validation(
     """
     chosen = np.zeros(count, bool)
     if groups is not None:
-        _, codes, sizes = np.unique(
-            groups, return_inverse=True, return_counts=True, axis=0 if groups.ndim > 1 else None
-        )
+        _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
         order = np.argsort(splitmix64(key(seed, _SPLIT), np.arange(len(sizes), dtype=np.uint64)), kind="stable")
         taken = np.cumsum(sizes[order]) - sizes[order] / 2 <= count * fraction
-        return np.isin(codes.reshape(count), order[taken])
+        return np.isin(codes, order[taken])
     keys = splitmix64(key(seed, _SPLIT), np.arange(count, dtype=np.uint64))
     strata = labels if labels is not None else np.zeros(count, np.int64)
     order = np.lexsort((keys, strata))
@@ -108,7 +105,7 @@ def summarize(labels: Int64s | None, classes: int | None) -> dict[str, Any]:
         return {}
     counts = np.bincount(labels, minlength=classes or 0)
     present = np.flatnonzero(counts)
-    weights = {str(each): round(float(len(labels) / (len(present) * counts[each])), 4) for each in present}
+    weights = {str(label): round(float(len(labels) / (len(present) * counts[label])), 4) for label in present}
     expected = float(((counts / len(labels)) ** 2).sum())
     equal = float((labels[1:] == labels[:-1]).mean())
     correlation = round((equal - expected) / (1 - expected), 3) if len(present) > 1 else None
