@@ -85,6 +85,7 @@ def _write(source: Source, held_out: NDArray[np.bool_], request: Request, progre
             split = int(held_out[number])
             writers[split].write(record)
             written[split].append(number)
+        source.report()
         for numbers, writer in zip(written, writers, strict=True):
             if not numbers:
                 raise InvalidData(destination, f"no row for the split {writer.split!r}", next_step="It needs more rows")

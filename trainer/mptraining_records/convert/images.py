@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,17 +58,17 @@ class Content(NamedTuple):
 
 @dataclass
 class ImageColumn:
-    """The images of a column that were read, and the numbers of the rows in which they were changed."""
+    """The images of a column that were read, and the number of rows by what was changed in them."""
 
     images: set[StoredImage] = field(default_factory=set)
-    rows_changed: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    changes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, number: int, content: Content) -> None:
-        """Add the content of the row `number`, if it is an image."""
-        if content.image is not None:
-            self.images.add(content.image)
-            for note in (*content.notes, *([_TRANSPARENT] if content.image.shape[-1] == 4 else ())):
-                self.rows_changed[note].add(number)
+    def add(self, row: Sequence[Content]) -> None:
+        """Add the contents of a row, if they are images."""
+        stored = {content.image for content in row if content.image is not None}
+        self.images |= stored
+        notes = {note: None for content in row for note in content.notes}
+        self.changes.update([*notes, *([_TRANSPARENT] if any(image.shape[-1] == 4 for image in stored) else [])])
 
     def feature(self, name: str, *, is_label: bool) -> Feature | None:
         """Return the feature of these images; None without images."""
@@ -76,8 +77,8 @@ class ImageColumn:
     def report(self, feature: Feature) -> list[str]:
         """Return one line for each kind of change, with the number of rows."""
         return [
-            f"{feature.name}: {len(rows):,} {'image' if len(rows) == 1 else 'images'} {note}"
-            for note, rows in self.rows_changed.items()
+            f"{feature.name}: {count:,} {'image' if count == 1 else 'images'} {note}"
+            for note, count in self.changes.items()
             if note != _TRANSPARENT or feature.shape[-1] != 4
         ]
 

@@ -87,7 +87,6 @@ class Table:
         self._images: dict[str, ImageColumn] = defaultdict(ImageColumn)
         # The preview and the conversion read the first rows, which are reported once.
         self._skipped: set[int] = set()
-        self._is_reported = False
         # The numbers in the table of the rows that are not left out, and what all its rows have.
         self.row_numbers = np.zeros(0, np.int64)
         self.classes: tuple[str, ...] | None = None
@@ -125,6 +124,7 @@ class Table:
 
     def records(self, order: Int64s | None = None) -> Iterator[tuple[int, bytes]]:
         """Yield number and record of all rows, or of those of a table in memory in this order."""
+        self._images.clear()
         pending = deque[tuple[int, dict[str, Any], Future[dict[str, list[Content]]] | None]]()
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="contents")
         try:
@@ -141,11 +141,12 @@ class Table:
                 yield from self._finish(*pending.popleft())
         finally:
             pool.shutdown(cancel_futures=True)
-        if not self._is_reported and (order is None or len(order) == self.count):
-            self._is_reported = True
-            for name in self._load:
-                for line in self._images[name].report(self._feature(name)):
-                    self._request.notice(line)
+
+    def report(self) -> None:
+        """Report how the images were changed, after all rows are read."""
+        for name in self._load:
+            for line in self._images[name].report(self._feature(name)):
+                self._request.notice(line)
 
     def _contents(
         self, number: int, row: Mapping[str, Any], load: Mapping[str, Callable[[Any], Content]]
@@ -173,8 +174,7 @@ class Table:
                 self._request.notice(f"skipped: {problem.where}: {problem.found}")
             return
         for name, loaded in contents.items():
-            for content in loaded:
-                self._images[name].add(number, content)
+            self._images[name].add(loaded)
             if loaded:
                 stored = [content.stored for content in loaded]
                 row[name] = stored if isinstance(row[name], list) else stored[0]
