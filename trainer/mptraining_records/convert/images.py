@@ -65,10 +65,8 @@ class ImageColumn:
 
     def add(self, row: Sequence[Content]) -> None:
         """Add the contents of a row, if they are images."""
-        stored = {content.image for content in row if content.image is not None}
-        self.images |= stored
-        notes = {note: None for content in row for note in content.notes}
-        self.changes.update([*notes, *([_TRANSPARENT] if any(image.shape[-1] == 4 for image in stored) else [])])
+        self.images |= {content.image for content in row if content.image is not None}
+        self.changes.update(dict.fromkeys((note for content in row for note in content.notes), 1))
 
     def feature(self, name: str, *, is_label: bool) -> Feature | None:
         """Return the feature of these images; None without images."""
@@ -183,6 +181,8 @@ def prepare(content: bytes, size: tuple[int, int] | None = None, *, is_label: bo
         notes.append("scaled from 16 bits to 8")
     elif bits > 8 and not is_label:
         notes.append("kept in 16 bits, of which a job decodes 8 unless data.features has dtype: uint16")
+    if stored.shape[-1] == 4:
+        notes.append(_TRANSPARENT)
     return Content(content, stored, tuple(notes))
 
 
