@@ -42,7 +42,7 @@ def open_source(request: Request) -> Iterator[Source]:
                 if value is not None:
                     expected = "a CSV, or a folder of .txt files with one sub-folder for each class"
                     raise InvalidData(uri, f"no column {value!r} for {option} in a text file", expected=expected)
-            yield Table(uri, arrow_files.Lines(uri, path), request)
+            yield Table(uri, arrow_files.Lines(uri, path), replace(request, columns=None))
         elif request.images is not None:
             yield named_images.open_named_images(uri, path, request)
         else:
