@@ -1,4 +1,4 @@
-"""`make bench BENCH=records`: our reader of records against TensorFlow's, gcsfs and the network's own limit.
+"""`make bench BENCH=records`: our reader of records against TensorFlow's and gcsfs.
 
 All read from the same fake-gcs-server through the same proxy over TLS, 50 ms a request and 20 MB/s a stream (in the
 group `uncapped` as fast as it goes), side by side: A B C A B C …, every time in a fresh process. One JSON line for each
@@ -45,9 +45,8 @@ class Group:
 
 
 GROUPS = {
-    "one-object": Group("large", {"plain": 8, "gcsfs": 1, "raw-ranges": 0.7}),
     "uncapped": Group("shards", {_TUNED: 1, "gcsfs": 1}, stream_rate=0),
-    "shards": Group("shards", {_TUNED: 1.2, "interleave": 4, "gcsfs": 1, "raw-ranges": 0.7}, memory=0.3),
+    "shards": Group("shards", {_TUNED: 1.2, "gcsfs": 1}, memory=0.3),
     "small": Group("small", {_TUNED: 1.2}, batch=256, memory=0.3),
     "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 6, memory=0.3),
     "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 10, memory=0.3),
@@ -58,7 +57,7 @@ GROUPS = {
     "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 6, memory=1),
     "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 10, memory=1),
 }
-FULL = Size(large=768, shards=16, small=96, many=1280)
+FULL = Size(files=16, shards=768, small=96, many=1280)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The records for the measurements: random, written once, as files of a folder that is a bucket too.
 
-large    one object           shards   the same records in many
+shards   100 kB a record
 small    4 kB a record        many     so many of 4 kB that no reader keeps them all in memory
 images   JPEGs of 500 x 400   photos   JPEGs of 1000 x 800
 """
@@ -23,9 +23,9 @@ _MB = 1_000_000
 
 @dataclass(frozen=True)
 class Size:
-    """In MB of 10^6 bytes; `record` and `small_record` are mean lengths in bytes."""
+    """In MB of 10^6 bytes, in `files`; `record` and `small_record` are mean lengths in bytes."""
 
-    large: int
+    files: int
     shards: int
     small: int
     many: int
@@ -37,23 +37,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Data:
-    """One set of records: `size` is bytes of all payloads, `framed` of all files, `digest` is that of `digest_of`."""
+    """One set of records: `size` is bytes of all payloads, `digest` is that of `digest_of`."""
 
     name: str
     files: int
     count: int
     size: int
-    framed: int
     digest: int
     folder: Path
 
     def patterns(self, where: str) -> list[str]:
         """Return its pattern in the "bucket" or on the "disk"."""
         return [f"gs://{BUCKET}/{self.name}/*.tfrecord" if where == "bucket" else f"{self.folder}/*.tfrecord"]
-
-    @property
-    def keys(self) -> list[str]:
-        return [f"{self.name}/{path.name}" for path in sorted(self.folder.glob("*.tfrecord"))]
 
 
 def digest_of(records: Sequence[bytes]) -> int:
@@ -63,14 +58,12 @@ def digest_of(records: Sequence[bytes]) -> int:
 
 def make(root: Path, size: Size) -> dict[str, Data]:
     """Write all sets below `root`/bench; the same ones every time."""
-    large = list(_records(1, size.large * _MB, size.record))
     return {
-        "large": _write(root, "large", large, 1),
-        "shards": _write(root, "shards", large, size.shards),
+        "shards": _write(root, "shards", list(_records(1, size.shards * _MB, size.record)), size.files),
         "small": _write(root, "small", list(_records(2, size.small * _MB, size.small_record)), 8),
-        "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.shards),
-        "images": _write(root, "images", list(_images(5, size.images, (500, 400))), size.shards),
-        "photos": _write(root, "photos", list(_images(6, size.photos, (1000, 800))), size.shards),
+        "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.files),
+        "images": _write(root, "images", list(_images(5, size.images, (500, 400))), size.files),
+        "photos": _write(root, "photos", list(_images(6, size.photos, (1000, 800))), size.files),
     }
 
 
@@ -104,10 +97,8 @@ def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:
     """Write the records to `files` of about the same number, in order."""
     folder = root / BUCKET / name
     folder.mkdir(parents=True)
-    framed = 0
     for number in range(files):
         part = records[len(records) * number // files : len(records) * (number + 1) // files]
         content = b"".join(map(framing.encode, part))
-        framed += len(content)
         (folder / f"part-{number:05}-of-{files:05}.tfrecord").write_bytes(content)
-    return Data(name, files, len(records), sum(map(len, records)), framed, digest_of(records), folder)
+    return Data(name, files, len(records), sum(map(len, records)), digest_of(records), folder)

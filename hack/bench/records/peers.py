@@ -1,4 +1,4 @@
-"""Readers for comparison: TensorFlow's own in its usual configurations, Python's, and the network's limit.
+"""Readers for comparison: TensorFlow's own, plain and tuned, and Python's.
 
 Each yields the records of an epoch in batches. Imports come first, in `imports`, so that they count neither as time
 nor as memory.
@@ -14,7 +14,6 @@ import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mptraining_records.tfrecord import framing
@@ -48,15 +47,6 @@ def _plain(patterns: Sequence[str], batch: int) -> Batches:
     yield from _batches(tf.data.TFRecordDataset(_files(patterns)), batch)
 
 
-def _interleave(patterns: Sequence[str], batch: int) -> Batches:
-    """Read as tutorials do: everything at AUTOTUNE."""
-    import tensorflow as tf
-
-    files = tf.data.Dataset.from_tensor_slices(_files(patterns))
-    records = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-    yield from _batches(records, batch)
-
-
 def _reads(number: int) -> Callable[[Sequence[str], int], Batches]:
     def read(patterns: Sequence[str], batch: int) -> Batches:
         import tensorflow as tf
@@ -87,16 +77,11 @@ def _batches(dataset: Any, batch: int) -> Batches:
 
 
 def _gcsfs(patterns: Sequence[str], batch: int) -> Batches:
-    """Read with a thread for each of eight files. A single one is fetched whole by 16 streams: gcsfs' open files, at
-    their best with 32 MiB reads, gave half of that.
-    """
+    """Read with a thread for each of eight files."""
     import gcsfs
 
     system = gcsfs.GCSFileSystem(token="anon", endpoint_url=os.environ["STORAGE_EMULATOR_HOST"])
     paths = sorted(itertools.chain.from_iterable(map(system.glob, patterns)))
-    if len(paths) == 1:
-        yield from _grouped(_framed(io.BytesIO(system.cat_file(paths[0], concurrency=16))), batch)
-        return
     found: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(32)
 
     def follow(path: str) -> None:
@@ -138,36 +123,11 @@ def _grouped(records: Iterable[bytes], batch: int) -> Iterator[list[bytes]]:
         yield group
 
 
-def _raw_ranges(patterns: Sequence[str], batch: int) -> Batches:
-    """Read to the limit: all bytes by 8 MiB ranges on 32 streams, dropped unread. A batch is one range."""
-    del batch
-    import obstore
-    from obstore.store import GCSStore
-
-    name, _, pattern = patterns[0].removeprefix("gs://").partition("/")
-    store = GCSStore(name, config={"base_url": os.environ["STORAGE_EMULATOR_HOST"], "skip_signature": True})
-    listed = [meta for part in obstore.list(store, str(Path(pattern).parent)) for meta in part]
-    chosen = [meta for meta in listed if Path(meta["path"]).match(pattern)]
-    wanted = [
-        (each["path"], at, min(each["size"], at + _BLOCK)) for each in chosen for at in range(0, each["size"], _BLOCK)
-    ]
-
-    def get(what: tuple[str, int, int]) -> bytes:
-        obstore.get_range(store, what[0], start=what[1], end=what[2])
-        return b""
-
-    with ThreadPoolExecutor(32) as pool:
-        for done in pool.map(get, wanted):
-            yield [done]
-
-
 _BLOCKS = {"GCS_READ_CACHE_BLOCK_SIZE_MB": "8"}
 # Otherwise it would request the kind of the bucket by gRPC, which no emulator supports.
 _GCSFS = {"DEFAULT_GCSFS_CONCURRENCY": "16", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 PEERS = {
     "plain": Peer(_plain),
-    "interleave": Peer(_interleave),
     "reads-16": Peer(_reads(16), environment=_BLOCKS, reads=16),
     "gcsfs": Peer(_gcsfs, ("gcsfs", "google_crc32c"), by_tensorflow=False, environment=_GCSFS),
-    "raw-ranges": Peer(_raw_ranges, ("obstore",), by_tensorflow=False),
 }

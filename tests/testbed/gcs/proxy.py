@@ -2,7 +2,7 @@
 demand.
 
     with ObjectServer() as server, StorageProxy(server.address, Shape(latency=0.05, stream_rate=20e6)) as proxy:
-        environment = proxy.environment()                  # for obstore, google-cloud-storage, gcsfs: over TLS
+        environment = proxy.environment()                  # for google-cloud-storage and gcsfs: over TLS
         environment = proxy.tensorflow_environment()       # for gs:// inside TensorFlow
         proxy.change(rules=(Rule(Refuse(status=503), share=0.05), Rule(Cut(), share=0.02)))
         proxy.counters().media_requests
@@ -158,7 +158,7 @@ class StorageProxy:
             self._tally.clear()
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a process that reads by obstore, google-cloud-storage or gcsfs, over TLS."""
+        """Return the environment of a process that reads by google-cloud-storage or gcsfs, over TLS."""
         trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(self._authority))
         # For emulators some clients honour proxy variables and others do not.
         return {"STORAGE_EMULATOR_HOST": self.https, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **trusted}
