@@ -28,10 +28,9 @@ class Group:
 
     Without a `stream_rate`, in bytes a second, the goals hold for the speed a core as well.
 
-    `buffer` is the share of the records in TensorFlow's shuffle buffer, None for the stored order. Of records that are
-    `mixed` already, as `mptj records convert` stores them, it is our window; of others the smallest one that mixes
-    records which are sorted by class as well as our default order. `memory` is the most of the other reader's memory
-    that ours may take.
+    `buffer` is the share of the records in TensorFlow's shuffle buffer, None for the stored order: our window where
+    they are `mixed` already, as `mptj records convert` stores them, else the smallest one that mixes records which are
+    sorted by class as well as our order. `memory` is the most of the other reader's memory that ours may take.
     """
 
     data: str
@@ -41,37 +40,36 @@ class Group:
     stream_rate: float = SHAPE.stream_rate
     buffer: float | None = None
     mixed: bool = True
-    memory: float | None = None
+    memory: float = 0.3
 
 
 GROUPS = {
     "uncapped": Group("shards", {_TUNED: 1, "gcsfs": 1}, stream_rate=0),
-    "shards": Group("shards", {_TUNED: 1.2, "gcsfs": 1}, memory=0.3),
-    "small": Group("small", {_TUNED: 1.2}, batch=256, memory=0.3),
-    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 6, memory=0.3),
-    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 10, memory=0.3),
-    "unmixed": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, mixed=False, memory=0.3),
-    "unmixed-many": Group("many", {_TUNED: 2}, batch=256, buffer=5 / 8, mixed=False, memory=0.3),
+    "shards": Group("shards", {_TUNED: 1.2, "gcsfs": 1}),
+    "small": Group("many", {_TUNED: 1.2}, batch=256),
+    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 6),
+    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 10),
+    "unmixed": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, mixed=False),
+    "unmixed-many": Group("many", {_TUNED: 2}, batch=256, buffer=5 / 8, mixed=False),
     "local": Group("shards", {"plain": 1}, where="disk", memory=1),
-    "local-small": Group("small", {"plain": 1}, batch=256, where="disk", memory=1),
+    "local-small": Group("many", {"plain": 1}, batch=256, where="disk", memory=1),
     "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 6, memory=1),
     "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 10, memory=1),
 }
-FULL = Size(files=16, shards=768, small=96, many=1280)
+FULL = Size(files=16, shards=768, many=1280)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hack.bench.records", description=__doc__)
-    parser.add_argument(
-        "--only", choices=[*GROUPS, *decoding.GROUPS], nargs="+", default=[], help="these figures alone"
-    )
+    names = [*GROUPS, *decoding.GROUPS]
+    parser.add_argument("--only", choices=names, nargs="+", default=names, help="these figures alone")
     parser.add_argument("--rounds", type=int, default=3, help="of each reader (3)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
     began = time.monotonic()
     with running(FULL) as bench:
         progress(f"{time.monotonic() - began:.0f} s to make the data and start the servers")
-        for name in arguments.only or (*GROUPS, *decoding.GROUPS):
+        for name in arguments.only:
             if name in decoding.GROUPS:
                 decoding.measure(bench, name, arguments.rounds)
             else:
@@ -98,16 +96,15 @@ def _measure(bench: Bench, name: str, group: Group, rounds: int) -> None:
         if not group.stream_rate:
             a_core = [[1e3 / run.cpu_per_gb for run in runs] for runs in (ours, theirs)]
             _publish(name, "mb_per_second_a_core", a_core, reader, least=least)
-    # The first of the goals is the reader that a user has without tuning, or the best tuned one.
+    # The first one is what a user has without tuning, or the best tuned one.
     reader = next(iter(group.goals))
     ours, theirs = read[OWN], read[reader]
-    seconds = [[run.measured.first_batch for run in runs] for runs in (ours, theirs)]
-    _publish(name, "first_batch_seconds", seconds, reader, most=0.2 if group.where == "bucket" else 1)
-    if group.memory is not None:
-        peaks = [[run.measured.peak / 1e6 for run in runs] for runs in (ours, theirs)]
-        _publish(name, "peak_mb", peaks, reader, most=group.memory)
-        cpu = [[run.cpu_per_gb for run in runs] for runs in (ours, theirs)]
-        _publish(name, "cpu_seconds_per_gb", cpu, reader, most=1)
+    for what, most, of_run in (
+        ("first_batch_seconds", 0.2 if group.where == "bucket" else 1, lambda run: run.measured.first_batch),
+        ("peak_mb", group.memory, lambda run: run.measured.peak / 1e6),
+        ("cpu_seconds_per_gb", 1, lambda run: run.cpu_per_gb),
+    ):
+        _publish(name, what, [list(map(of_run, runs)) for runs in (ours, theirs)], reader, most=most)
 
 
 def _publish(

@@ -1,7 +1,6 @@
 """The records for the measurements: random, written once, as files of a folder that is a bucket too.
 
-shards   100 kB a record
-small    4 kB a record        many     so many of 4 kB that no reader keeps them all in memory
+shards   100 kB a record      many     so many of 4 kB that no reader keeps them all in memory
 images   JPEGs of 500 x 400   photos   JPEGs of 1000 x 800
 """
 
@@ -27,7 +26,6 @@ class Size:
 
     files: int
     shards: int
-    small: int
     many: int
     record: int = 100_000
     small_record: int = 4_000
@@ -60,7 +58,6 @@ def make(root: Path, size: Size) -> dict[str, Data]:
     """Write all sets below `root`/bench; the same ones every time."""
     return {
         "shards": _write(root, "shards", list(_records(1, size.shards * _MB, size.record)), size.files),
-        "small": _write(root, "small", list(_records(2, size.small * _MB, size.small_record)), 8),
         "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.files),
         "images": _write(root, "images", list(_images(5, size.images, (500, 400))), size.files),
         "photos": _write(root, "photos", list(_images(6, size.photos, (1000, 800))), size.files),

@@ -24,9 +24,8 @@ _BLOCK = 8 << 20
 
 @dataclass(frozen=True)
 class Peer:
-    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning.
-
-    `reads` is the number of files that TensorFlow reads at once, where it is set by hand.
+    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning, `reads` the number
+    of files that it reads at once.
     """
 
     read: Callable[[Sequence[str], int], Batches]
