@@ -99,6 +99,13 @@ def test_shards_of_a_folder_share_a_file_that_outlives_the_change_of_some(
     assert only != first, "files of replaced shards alone are deleted"
 
 
+def test_shards_of_two_folders_share_none(bucket: str, write_shard: WriteShard) -> None:
+    for folder in "ab":
+        write_shard(f"{bucket}/{folder}/0.tfrecord", [b"one"])
+    states = [dataset_index.publish([f"{bucket}/*/0.tfrecord"]).shards[1].state for _ in range(2)]
+    assert states == ["written", "kept"]
+
+
 def test_local_files_get_none_and_compressed_ones_a_mark(tmp_path: Path, bucket: str, write_shard: WriteShard) -> None:
     local = write_shard(str(tmp_path / "a.tfrecord"), [b"one"])
     packed = f"{bucket}/data/a.tfrecord.gz"
