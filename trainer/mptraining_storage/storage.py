@@ -75,9 +75,9 @@ def read_range(uri: str, start: int, length: int, *, version: str | None = None)
     return content
 
 
-def read_ahead(path: str, start: int, length: int) -> None:
+def read_ahead(uri: str, start: int, length: int) -> None:
     """Let the kernel read these bytes of a local file in the background; `read_range` reports errors."""
-    local.read_ahead(local_path(path), start, length)
+    local.read_ahead(local_path(uri), start, length)
 
 
 def memory_map(stored: StoredObject) -> mmap.mmap:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mptraining_records.convert.request import VALIDATION, Request
 from mptraining_records.convert.sources import Source
 from mptraining_records.reading.order import Int64s, key, splitmix64
+from mptraining_records.tfrecord.sorted_labels import neighbour_correlation
 
 _SPLIT = 2
 # Integer labels above this are no class numbers; a job's classWeight has as many entries at most.
@@ -97,16 +98,16 @@ def choose_validation(
 def summarize(labels: Int64s | None, classes: int | None) -> dict[str, Any]:
     """Return the manifest's fields about the labels of a split's records, in their order; none without classes.
 
-    `classes` is None if they have no names. A weight is records / (classes * records of the class). The correlation is
-    0 for labels in random order and 1 for sorted ones: the share of neighbours with equal labels, above that of a
-    random order.
+    `classes` is None if they have no names. A weight is records / (classes * records of the class).
     """
     if labels is None or len(labels) < 2 or labels.min() < 0 or labels.max() >= _MAX_CLASSES:
         return {}
     counts = np.bincount(labels, minlength=classes or 0)
     present = np.flatnonzero(counts)
     weights = {str(label): round(float(len(labels) / (len(present) * counts[label])), 4) for label in present}
-    expected = float(((counts / len(labels)) ** 2).sum())
-    equal = float((labels[1:] == labels[:-1]).mean())
-    correlation = round((equal - expected) / (1 - expected), 3) if len(present) > 1 else None
-    return {"class_counts": tuple(counts.tolist()), "class_weight": weights, "label_correlation": correlation}
+    correlation = neighbour_correlation(labels[None])
+    return {
+        "class_counts": tuple(counts.tolist()),
+        "class_weight": weights,
+        "label_correlation": None if correlation is None else round(correlation, 3),
+    }
