@@ -196,16 +196,16 @@ def publish(
     sidecars = Sidecars(remote)
     if not force:
         sidecars.load()
-    found = {uri: IndexedShard(shard, "kept") for uri, shard in sidecars.known.items() if shard}
-    left = [stored for stored in remote if stored.uri not in found]
+    indexed = {uri: IndexedShard(shard, "kept") for uri, shard in sidecars.known.items() if shard}
+    left = [stored for stored in remote if stored.uri not in indexed]
     for group in sidecar.groups(remote_scan.scan(left, packed=sidecars.known.keys(), progress=progress)):
-        found |= {
+        indexed |= {
             shard.object.uri: IndexedShard(shard, "compressed" if shard.expanded else "written") for shard in group
         }
         if new := [shard for shard in group if shard.object.uri not in sidecars.known]:
             sidecar.save(*new)
     for stored in objects:
-        if stored.uri not in found:
+        if stored.uri not in indexed:
             shard = index_local_file(stored)
-            found[stored.uri] = IndexedShard(shard, "compressed" if shard.expanded else "local")
-    return IndexReport(tuple(found[stored.uri] for stored in objects))
+            indexed[stored.uri] = IndexedShard(shard, "compressed" if shard.expanded else "local")
+    return IndexReport(tuple(indexed[stored.uri] for stored in objects))
