@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_records.tfrecord import example
 from mptraining_records.tfrecord.manifest import Manifest
@@ -40,11 +41,14 @@ def report(manifest: Manifest | None, data: ResolvedData) -> SortedLabels | None
 def are_mixed(label: str, records: Sequence[bytes | None]) -> bool:
     """Return whether neighbouring records have labels in random order; `records` are `RUNS` runs of `RUN` neighbours.
 
-    False if a record is damaged, or a label is not one integer, or all are equal.
+    False if a record is damaged or no example, or a label is not one integer, or all are equal.
     """
     labels = []
     for record in records:
-        feature = example.parse(record).get(label) if record is not None else None
+        try:
+            feature = example.parse(record).get(label) if record is not None else None
+        except InvalidData:
+            feature = None
         if feature is None or feature[0] != "int64" or len(feature[1]) != 1:
             return False
         labels.append(int(feature[1][0]))

@@ -75,5 +75,6 @@ def test_a_damaged_or_unlabelled_record_leaves_them_unmixed() -> None:
     records = _records(DRAWN.integers(0, 10, 1000).tolist())
     assert are_mixed("label", records)
     assert not are_mixed("class", records)
-    records[33] = None
-    assert not are_mixed("label", records)
+    for damaged in (None, b"no example"):
+        records[33] = damaged
+        assert not are_mixed("label", records)
