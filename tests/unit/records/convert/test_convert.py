@@ -320,6 +320,6 @@ def test_a_regression_target_is_not_divided_by_its_values(
 ) -> None:
     source, count = tmp_path / "rows.csv", len(label)
     source.write_text("x,label\n" + "".join(f"{row},{value}\n" for row, value in enumerate(label)))
-    found = conversion(source, tmp_path / "out", validation_fraction=0.2, **options)
-    assert found.notices == [f"validation: {count // 5} of {count} rows, {why}"]
-    assert [split.records for split in found.splits] == [count - count // 5, count // 5]
+    converted = conversion(source, tmp_path / "out", validation_fraction=0.2, **options)
+    assert converted.notices == [f"validation: {count // 5} of {count} rows, {why}"]
+    assert [split.records for split in converted.splits] == [count - count // 5, count // 5]

@@ -43,34 +43,34 @@ def _put(source: Path, name: str, content: bytes) -> bytes:
 def test_sub_folders_are_the_classes_and_the_bytes_are_kept(source: Path, out: Path) -> None:
     names = ["daisies/1.jpeg", "daisies/4.jpg", "tulips/2.JPG", "tulips/deep/3.jpg"]
     pictures = [_put(source, name, picture("jpeg", seed=number)) for number, name in enumerate(names)]
-    found = conversion(source, out)
-    assert (found.made.classes, found.made.features) == (("daisies", "tulips"), (images(40, 50, 3), LABEL))
-    assert [row["image"] + row["label"] for row in found.rows] == [
+    converted = conversion(source, out)
+    assert (converted.made.classes, converted.made.features) == (("daisies", "tulips"), (images(40, 50, 3), LABEL))
+    assert [row["image"] + row["label"] for row in converted.rows] == [
         [content, number // 2] for number, content in enumerate(pictures)
     ]
 
 
 def test_many_images_without_sub_folders_have_no_label_and_stay_in_order(source: Path, out: Path) -> None:
     pictures = [_put(source, f"{n:03}.png", picture("png", (3, 3), n)) for n in range(100)]
-    found = conversion(source, out)
-    assert (found.made.label, found.made.classes) == (None, None)
-    assert found.rows == [{"image": [content]} for content in pictures]
+    converted = conversion(source, out)
+    assert (converted.made.label, converted.made.classes) == (None, None)
+    assert converted.rows == [{"image": [content]} for content in pictures]
 
 
 @pytest.mark.parametrize(("size", "shape"), [(None, (None, 50, 3)), ((20, 30), (20, 30, 3))])
 def test_sizes_that_differ_leave_the_shape_open_or_are_resized(source: Path, out: Path, size: Any, shape: Any) -> None:
     _put(source, "a/1.jpg", picture("jpeg", (40, 50)))
     _put(source, "b/2.jpg", picture("jpeg", (41, 50), mode="L"))
-    found = conversion(source, out, image_size=size, label="flower")
-    assert found.made.features == (images(*shape), Feature(name="flower", dtype="int64"))
+    converted = conversion(source, out, image_size=size, label="flower")
+    assert converted.made.features == (images(*shape), Feature(name="flower", dtype="int64"))
 
 
 def test_other_files_are_skipped_and_reported(source: Path, out: Path) -> None:
     _put(source, "1.jpg", picture("jpeg"))
     for name in ("LICENSE.txt", "a/.DS_Store", "a/._1.jpg"):
         _put(source, name, b"something else")
-    found = conversion(source, out)
-    assert (found.notices, len(found.rows)) == (["3 files that are not images are skipped"], 1)
+    converted = conversion(source, out)
+    assert (converted.notices, len(converted.rows)) == (["3 files that are not images are skipped"], 1)
 
 
 def test_changes_are_counted(source: Path, out: Path) -> None:
@@ -86,22 +86,22 @@ def test_changes_are_counted(source: Path, out: Path) -> None:
     _put(source, "deep.tif", deep.getvalue())
     _put(source, "deep.ppm", b"P6 1 1 65535\n" + bytes(6))
     _put(source, "transparent.png", picture("png", mode="RGBA"))
-    found = conversion(source, out)
-    assert found.notices == [
+    converted = conversion(source, out)
+    assert converted.notices == [
         "image: 1 image scaled from 16 bits to 8",
         "image: 1 image kept in 16 bits, of which a job decodes 8 unless data.features has dtype: uint16",
         "image: 1 image with several frames, the first of which is stored",
         "image: 1 image with transparency, which a job drops because other images have none",
         "image: 4 images turned upright by EXIF orientation",
     ]
-    assert found.made.features[0].shape == (None, None, 3)
+    assert converted.made.features[0].shape == (None, None, 3)
 
 
 def test_folders_in_a_bucket(bucket: str, out: Path) -> None:
     for name in ("b/2.png", "a/1.png"):
         storage.write(f"{bucket}/pictures/{name}", picture("png"))
-    found = conversion(f"{bucket}/pictures/", out, keep_order=False)
-    assert (found.made.classes, found.made.records) == (("a", "b"), 2)
+    converted = conversion(f"{bucket}/pictures/", out, keep_order=False)
+    assert (converted.made.classes, converted.made.records) == (("a", "b"), 2)
 
 
 @pytest.mark.parametrize(
@@ -179,18 +179,23 @@ class Test_pairs:
     def test_images_of_the_same_name_are_one_record(self, source: Path, out: Path) -> None:
         photos = [_put(source, f"m/{number:02}.jpg", picture("jpeg", seed=number)) for number in range(20)]
         drawings = [_put(source, f"s/{number:02}.png", picture("png", seed=number)) for number in range(20)]
-        found = self._convert(source, out)
-        assert (found.made.label, found.made.classes) == ("target", None)
-        assert found.made.features == (images(40, 50, 3, name="input"), images(40, 50, 3, decode="png", name="target"))
-        assert [(row["input"][0], row["target"][0]) for row in found.rows] == list(zip(photos, drawings, strict=True))
+        converted = self._convert(source, out)
+        assert (converted.made.label, converted.made.classes) == ("target", None)
+        assert converted.made.features == (
+            images(40, 50, 3, name="input"),
+            images(40, 50, 3, decode="png", name="target"),
+        )
+        assert [(row["input"][0], row["target"][0]) for row in converted.rows] == list(
+            zip(photos, drawings, strict=True)
+        )
 
     def test_an_ending_that_all_names_of_a_folder_have_does_not_count(self, source: Path, out: Path) -> None:
         for number in (1, 2, 12):
             _put(source, f"m/{number}_HONOR-7X_M.jpg", picture("jpeg", seed=number))
             _put(source, f"s/{number}_HONOR-7X_S.JPG", picture("jpeg", seed=-number % 100))
-        found = self._convert(source, out)
-        assert (found.made.records, found.made.label) == (3, "target")
-        assert all(line.count("/12_") != 1 for line in found.preview)
+        converted = self._convert(source, out)
+        assert (converted.made.records, converted.made.label) == (3, "target")
+        assert all(line.count("/12_") != 1 for line in converted.preview)
 
     def test_an_image_without_a_partner_is_named(self, source: Path, out: Path) -> None:
         for name in ("m/1.jpg", "m/2.jpg", "s/1.jpg"):
@@ -209,9 +214,9 @@ def test_bad_images_are_skipped_and_named_once_but_one_must_be_left(source: Path
     good = [_put(source, f"{number:02}.jpg", picture("jpeg", seed=number)) for number in range(40)]
     for name, content in (("00", b"torn"), ("07", good[7][:-300]), ("09", b"")):
         _put(source, f"{name}.jpg", content)
-    found = conversion(source, out, bad_images="Skip")
-    assert [row["image"][0] for row in found.rows] == [*good[1:7], good[8], *good[10:]]
-    causes = [line.removeprefix(f"skipped: {source}/") for line in found.notices]
+    converted = conversion(source, out, bad_images="Skip")
+    assert [row["image"][0] for row in converted.rows] == [*good[1:7], good[8], *good[10:]]
+    causes = [line.removeprefix(f"skipped: {source}/") for line in converted.notices]
     assert causes[0] == "00.jpg: a damaged image, or of a format that Pillow does not read, such as HEIC"
     assert [cause.partition(": a damaged")[0] for cause in causes] == ["00.jpg", "07.jpg", "09.jpg"]
     _put(source, "torn/1.jpg", b"torn")
@@ -224,18 +229,18 @@ class Test_text_files:
         texts = {name: f"Rezension: schön, {name}\n".encode() for name in ("neg/0.txt", "neg/1.txt", "pos/2_10.txt")}
         for name, text in texts.items():
             _put(source, name, text)
-        found = conversion(source, out)
-        assert found.made.features == (Feature(name="text", dtype="string"), LABEL)
-        assert found.made.classes == ("neg", "pos")
-        assert [row["text"][0] for row in found.rows] == list(texts.values())
-        assert [row["label"] for row in found.rows] == [[0], [0], [1]]
+        converted = conversion(source, out)
+        assert converted.made.features == (Feature(name="text", dtype="string"), LABEL)
+        assert converted.made.classes == ("neg", "pos")
+        assert [row["text"][0] for row in converted.rows] == list(texts.values())
+        assert [row["label"] for row in converted.rows] == [[0], [0], [1]]
 
     def test_lines_of_one_file_are_records(self, source: Path, out: Path) -> None:
         _put(source, "lines.txt", b"one\r\n\ntwo\nthree")
-        found = conversion(source / "lines.txt", out)
-        assert found.made.label is None
-        assert found.preview[1:] == ["  line 1: text 'one'", "  line 3: text 'two'", "  line 4: text 'three'"]
-        assert found.rows == [{"text": [b"one"]}, {"text": [b"two"]}, {"text": [b"three"]}]
+        converted = conversion(source / "lines.txt", out)
+        assert converted.made.label is None
+        assert converted.preview[1:] == ["  line 1: text 'one'", "  line 3: text 'two'", "  line 4: text 'three'"]
+        assert converted.rows == [{"text": [b"one"]}, {"text": [b"two"]}, {"text": [b"three"]}]
 
 
 @pytest.fixture
@@ -263,13 +268,13 @@ def _run_command_of(problem: InvalidData) -> None:
 
 
 def test_each_row_is_its_image_and_its_label(ships: Path, out: Path) -> None:
-    found = _convert(ships, out, label="category")
-    assert found.made.features == (images(16, 20, 3), Feature(name="category", dtype="int64"))
-    assert (found.made.label, found.made.classes) == ("category", ("1", "2", "3", "4", "5"))
-    assert found.made.class_counts == (5, 5, 5, 5, 4)
+    converted = _convert(ships, out, label="category")
+    assert converted.made.features == (images(16, 20, 3), Feature(name="category", dtype="int64"))
+    assert (converted.made.label, converted.made.classes) == ("category", ("1", "2", "3", "4", "5"))
+    assert converted.made.class_counts == (5, 5, 5, 5, 4)
     said = "category: the values 1 to 5 are stored as classes 0 to 4; --label-as Numbers stores the values"
-    assert found.notices == [said]
-    assert found.rows == [
+    assert converted.notices == [said]
+    assert converted.rows == [
         {"image": [(ships / "images" / f"28{n:02}.jpg").read_bytes()], "category": [n % 5]} for n in range(24)
     ]
 
@@ -283,8 +288,8 @@ def test_names_as_text_are_refused_with_the_command_to_type(ships: Path, out: Pa
 
 
 def test_names_are_stored_as_text_when_columns_are_named_or_beside_the_images_bytes(ships: Path, out: Path) -> None:
-    found = conversion(ships / "train.csv", out, label="category", columns=["image"])
-    assert found.made.features[1] == Feature(name="image", dtype="string")
+    converted = conversion(ships / "train.csv", out, label="category", columns=["image"])
+    assert converted.made.features[1] == Feature(name="image", dtype="string")
     table = pa.table({"name": ["a.png", "b.png"], "image": [picture("png"), picture("png")], "label": [0, 1]})
     pq.write_table(table, ships / "rows.parquet")
     assert Feature(name="name", dtype="string") in conversion(ships / "rows.parquet", f"{out}/rows").made.features
@@ -298,8 +303,8 @@ def test_names_may_have_folders_or_no_suffix(source: Path, out: Path, form: str)
         _put(source, f"images/{name}.jpg", content)
     _put(source, "rows.csv", f"id,label\n{form.format('007')},0\n{form.format('008')},1\n".encode())
     folder = source / "image" if form == "{}" else source
-    found = conversion(source / "rows.csv", out, images=str(folder))
-    assert [row["image"][0] for row in found.rows] == list(pictures.values())
+    converted = conversion(source / "rows.csv", out, images=str(folder))
+    assert [row["image"][0] for row in converted.rows] == list(pictures.values())
 
 
 def test_the_label_must_be_named_when_it_cannot_be_known(ships: Path, out: Path) -> None:
@@ -310,12 +315,12 @@ def test_the_label_must_be_named_when_it_cannot_be_known(ships: Path, out: Path)
 
 def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
     _write(ships, "image,label,age,port", "2800.jpg,a,3,x", "2801.jpg,b,5,y")
-    found = _convert(ships, out)
-    assert [feature.name for feature in found.made.features] == ["image", "label"]
-    assert found.notices == ["columns that are not stored: age, port; --columns age,port stores them"]
-    found = _convert(ships, out, columns=["age"], overwrite=True)
-    assert [feature.name for feature in found.made.features] == ["image", "age", "label"]
-    assert [row["age"] for row in found.rows] == [[3], [5]]
+    converted = _convert(ships, out)
+    assert [feature.name for feature in converted.made.features] == ["image", "label"]
+    assert converted.notices == ["columns that are not stored: age, port; --columns age,port stores them"]
+    converted = _convert(ships, out, columns=["age"], overwrite=True)
+    assert [feature.name for feature in converted.made.features] == ["image", "age", "label"]
+    assert [row["age"] for row in converted.rows] == [[3], [5]]
 
 
 @pytest.mark.parametrize(
@@ -342,10 +347,10 @@ def test_mistakes_are_named(ships: Path, out: Path, text: str, arguments: dict[s
 def test_missing_and_damaged_images_are_skipped_on_request(ships: Path, out: Path) -> None:
     _put(ships, "images/2800.jpg", b"torn")
     (ships / "images" / "2801.jpg").unlink()
-    found = _convert(ships, out, label="category", bad_images="Skip", keep_order=False)
-    assert (found.made.records, found.made.class_counts) == (22, (4, 4, 5, 5, 4))
+    converted = _convert(ships, out, label="category", bad_images="Skip", keep_order=False)
+    assert (converted.made.records, converted.made.class_counts) == (22, (4, 4, 5, 5, 4))
     for start in ("skipped: row 1: no image '2801.jpg'", f"skipped: {ships}/images/2800.jpg: a damaged image"):
-        assert any(line.startswith(start) for line in found.notices)
+        assert any(line.startswith(start) for line in converted.notices)
 
 
 def test_rows_without_a_name_a_label_or_a_group_are_left_out_on_request(ships: Path, out: Path) -> None:
@@ -362,18 +367,18 @@ def test_rows_without_a_name_a_label_or_a_group_are_left_out_on_request(ships: P
     options: dict[str, Any] = {"group": "who", "validation_fraction": 0.5}
     with pytest.raises(InvalidData, match=r"column 'image': 1 row has no value.* 'who': 1 row has no value, the fi"):
         _convert(ships, out, **options)
-    found = _convert(ships, out, missing="Drop", **options)
-    assert len(found.rows) == 3
-    assert any(line.startswith("--missing Drop: 3 of 6 rows are left out: ") for line in found.notices)
+    converted = _convert(ships, out, missing="Drop", **options)
+    assert len(converted.rows) == 3
+    assert any(line.startswith("--missing Drop: 3 of 6 rows are left out: ") for line in converted.notices)
 
 
 def test_names_alone_are_left_out_where_they_are_empty(ships: Path, out: Path) -> None:
     _write(ships, "image,port", "2800.jpg,x", ",y", "2801.jpg,x")
-    found = _convert(ships, out, columns=[], missing="Drop")
-    assert (found.made.records, found.made.label) == (2, None)
-    found = _convert(ships, out, columns=[], bad_images="Skip", overwrite=True)
-    assert found.made.records == 2
-    assert any(line.startswith("skipped: row 1: no image ''") for line in found.notices)
+    converted = _convert(ships, out, columns=[], missing="Drop")
+    assert (converted.made.records, converted.made.label) == (2, None)
+    converted = _convert(ships, out, columns=[], bad_images="Skip", overwrite=True)
+    assert converted.made.records == 2
+    assert any(line.startswith("skipped: row 1: no image ''") for line in converted.notices)
 
 
 def test_groups_stay_together(ships: Path, out: Path) -> None:

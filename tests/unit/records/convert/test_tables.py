@@ -35,14 +35,14 @@ def _npz(path: Path, **arrays: NDArray[Any]) -> Conversion:
 class Test_csv:
     def test_columns_become_features_and_a_text_label_classes(self, tmp_path: Path) -> None:
         text = "length,count,species\n1.5,3,setosa\n2.5,4,iris\n0,5,setosa\n"
-        found = _csv(tmp_path, text, label="species")
-        assert found.made.features == (
+        converted = _csv(tmp_path, text, label="species")
+        assert converted.made.features == (
             Feature(name="count", dtype="int64"),
             Feature(name="length", dtype="float32"),
             Feature(name="species", dtype="int64"),
         )
-        assert found.made.classes == ("iris", "setosa")
-        assert found.rows == [
+        assert converted.made.classes == ("iris", "setosa")
+        assert converted.rows == [
             {"length": [1.5], "count": [3], "species": [1]},
             {"length": [2.5], "count": [4], "species": [0]},
             {"length": [0.0], "count": [5], "species": [1]},
@@ -95,19 +95,19 @@ class Test_gaps:
             _csv(tmp_path, text, **options)
 
     def test_drop_leaves_the_rows_out_and_reports_them(self, tmp_path: Path) -> None:
-        found = _csv(tmp_path, self.TEXT, missing="Drop")
-        assert found.rows == [{"area": [1.5], "rooms": [2], "price": [30]}]
-        assert [notice for notice in found.notices if "float64" not in notice] == [
+        converted = _csv(tmp_path, self.TEXT, missing="Drop")
+        assert converted.rows == [{"area": [1.5], "rooms": [2], "price": [30]}]
+        assert [notice for notice in converted.notices if "float64" not in notice] == [
             "--missing Drop: 4 of 5 rows are left out: column 'area': 3 rows have no value, the first in line 3; "
             "column 'price': 1 row has no value, the first in line 6"
         ]
 
     def test_classes_groups_and_the_preview_are_those_of_the_rows_that_stay(self, tmp_path: Path) -> None:
         text = "x,who,label\n,1,only\n" + "".join(f"{row},{row % 10},{'ab'[row % 2]}\n" for row in range(40))
-        found = _csv(tmp_path, text, missing="Drop", group="who", validation_fraction=0.5)
-        assert [split.records for split in found.splits] == [20, 20]
-        assert found.made.classes == ("a", "b")
-        assert found.preview[1] == "  row 1: label 0 (a), x 0"
+        converted = _csv(tmp_path, text, missing="Drop", group="who", validation_fraction=0.5)
+        assert [split.records for split in converted.splits] == [20, 20]
+        assert converted.made.classes == ("a", "b")
+        assert converted.preview[1] == "  row 1: label 0 (a), x 0"
 
     @pytest.mark.parametrize("blank", ["", None])
     def test_a_row_without_a_group_is_a_gap(self, tmp_path: Path, blank: str | None) -> None:
@@ -121,7 +121,7 @@ class Test_gaps:
 
 class Test_parquet:
     def test_lists_of_one_length_become_vectors(self, tmp_path: Path) -> None:
-        found = _parquet(
+        converted = _parquet(
             tmp_path,
             {
                 "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
@@ -130,17 +130,17 @@ class Test_parquet:
                 "label": pa.array(["b", "a"]).dictionary_encode(),
             },
         )
-        assert found.made.features == (
+        assert converted.made.features == (
             Feature(name="fixed", dtype="int32", shape=(3,)),
             Feature(name="flag", dtype="bool"),
             Feature(name="label", dtype="int64"),
             Feature(name="vector", dtype="float32", shape=(2,)),
         )
-        assert found.made.classes == ("a", "b")
-        assert found.rows[1] == {"fixed": [4, 5, 6], "flag": [0], "label": [0], "vector": [3.0, 4.0]}
+        assert converted.made.classes == ("a", "b")
+        assert converted.rows[1] == {"fixed": [4, 5, 6], "flag": [0], "label": [0], "vector": [3.0, 4.0]}
 
     def test_lists_of_varying_length_keep_their_values_and_their_kind(self, tmp_path: Path) -> None:
-        found = _parquet(
+        converted = _parquet(
             tmp_path,
             {
                 "tokens": pa.array([[], [1, 2], [3]], pa.list_(pa.uint16())),
@@ -148,12 +148,12 @@ class Test_parquet:
                 "words": pa.array([["a"], ["b", "c"], []]),
             },
         )
-        assert found.made.features == (
+        assert converted.made.features == (
             Feature(name="tokens", dtype="uint16", shape=(None,)),
             Feature(name="track", dtype="float32", shape=(None, 2)),
             Feature(name="words", dtype="string", shape=(None,)),
         )
-        assert found.rows == [
+        assert converted.rows == [
             {"tokens": [], "track": [0.5, 1.0], "words": [b"a"]},
             {"tokens": [1, 2], "track": [], "words": [b"b", b"c"]},
             {"tokens": [3], "track": [2.0, 3.0, 4.0, 5.0], "words": []},
@@ -207,9 +207,9 @@ class Test_parquet:
     ],
 )
 def test_arrays_become_features(tmp_path: Path, array: NDArray[Any], expected: Feature) -> None:
-    found = _npz(tmp_path, x=array)
-    assert found.made.features == (expected,)
-    assert found.notices == (["x: float64 is stored as float32"] if array.dtype == np.float64 else []) + (
+    converted = _npz(tmp_path, x=array)
+    assert converted.made.features == (expected,)
+    assert converted.notices == (["x: float64 is stored as float32"] if array.dtype == np.float64 else []) + (
         ["x: two bytes without a type are bfloat16"] if array.dtype == "V2" else []
     )
 
@@ -218,8 +218,8 @@ def test_a_group_of_an_array_may_be_an_empty_text_or_the_label(tmp_path: Path) -
     np.savez(tmp_path / "rows.npz", who=np.array(["", "a"]), label=np.arange(2))
     for group in ("who", "label"):
         options: dict[str, Any] = {"validation_fraction": 0.5, "group": group, "overwrite": True}
-        found = conversion(tmp_path / "rows.npz", tmp_path / "out", **options)
-        assert [(split.records, split.features[0].name) for split in found.splits] == [(1, "label")] * 2
+        converted = conversion(tmp_path / "rows.npz", tmp_path / "out", **options)
+        assert [(split.records, split.features[0].name) for split in converted.splits] == [(1, "label")] * 2
 
 
 def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:

@@ -33,17 +33,17 @@ PETS = Path(__file__).parent / "tfds_pets"
 
 
 def test_the_supervised_keys_are_stored(tmp_path: Path) -> None:
-    found = conversion(PETS, tmp_path)
-    made = found.made
+    converted = conversion(PETS, tmp_path)
+    made = converted.made
     assert made.features == (images(8, 8, 3, decode="png"), Feature(name="label", dtype="int64"))
     assert (made.label, made.classes, made.class_counts) == ("label", ("cat", "dog"), (12, 12))
     others = "box, file_name, flag, nested/n, raw, tensor, words"
-    assert found.notices == [f"features that are not stored: {others}; --columns selects others"]
+    assert converted.notices == [f"features that are not stored: {others}; --columns selects others"]
 
 
 def test_every_fixed_feature_can_be_stored(tmp_path: Path) -> None:
-    found = conversion(PETS, tmp_path, columns=["box", "file_name", "flag", "image", "nested/n", "raw", "tensor"])
-    assert found.made.features == (
+    converted = conversion(PETS, tmp_path, columns=["box", "file_name", "flag", "image", "nested/n", "raw", "tensor"])
+    assert converted.made.features == (
         Feature(name="box", dtype="float32", shape=(4,)),
         Feature(name="file_name", dtype="string"),
         Feature(name="flag", dtype="bool"),
@@ -53,7 +53,7 @@ def test_every_fixed_feature_can_be_stored(tmp_path: Path) -> None:
         Feature(name="raw", dtype="uint8", shape=(4,), decode="raw"),
         Feature(name="tensor", dtype="float32", shape=(2, 3)),
     )
-    rows = sorted(found.rows, key=lambda row: int(row["nested/n"][0]))
+    rows = sorted(converted.rows, key=lambda row: int(row["nested/n"][0]))
     pixels = np.random.default_rng(1)
     for number, row in enumerate(rows):
         image = np.array(Image.open(io.BytesIO(row.pop("image")[0])))
@@ -85,9 +85,9 @@ def test_a_validation_split_has_its_share_of_each_class(tmp_path: Path) -> None:
 
 
 def test_sequences_are_features_of_varying_length(tmp_path: Path) -> None:
-    found = conversion(PETS, tmp_path, columns=["words", "nested/n"], keep_order=False)
-    assert Feature(name="words", dtype="string", shape=(None,)) in found.made.features
-    for row in found.rows:
+    converted = conversion(PETS, tmp_path, columns=["words", "nested/n"], keep_order=False)
+    assert Feature(name="words", dtype="string", shape=(None,)) in converted.made.features
+    for row in converted.rows:
         assert row["words"] == [b"a"] * (row["nested/n"][0] % 3)
 
 
