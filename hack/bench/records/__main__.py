@@ -47,14 +47,14 @@ GROUPS = {
     "uncapped": Group("shards", {_TUNED: 1, "gcsfs": 1}, stream_rate=0),
     "shards": Group("shards", {_TUNED: 1.2, "gcsfs": 1}),
     "small": Group("many", {_TUNED: 1.2}, batch=256),
-    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 6),
-    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 10),
+    "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 12),
+    "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 20),
     "unmixed": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, mixed=False),
     "unmixed-many": Group("many", {_TUNED: 2}, batch=256, buffer=5 / 8, mixed=False),
     "local": Group("shards", {"plain": 1}, where="disk", memory=1),
     "local-small": Group("many", {"plain": 1}, batch=256, where="disk", memory=1),
-    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 6, memory=1),
-    "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 10, memory=1),
+    "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 12, memory=1),
+    "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 20, memory=1),
 }
 FULL = Size(files=16, shards=768, many=1280)
 

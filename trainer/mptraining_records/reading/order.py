@@ -1,10 +1,11 @@
 """Order of training records: a pure function of (seed, epoch, position), for any number of workers.
 
-    blocks    records 0 … N-1, rotated, in blocks of `block` contiguous records, which are permuted
-    streams   that sequence, cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V, else
-              floor(N/V), so that position i·V + v exists exactly when it is less than N
+    streams   records 0 … N-1, rotated, cut into V contiguous streams; stream v has ceil(N/V) records when v < N mod V,
+              else floor(N/V), so that position i·V + v exists exactly when it is less than N
     windows   each stream, cut into windows of `window` records, which are permuted; the first window of stream v has
               (v + 1)/V of that, so that the windows of the streams begin one after the other
+    blocks    each window, cut into blocks of `block` contiguous records; those of all streams are permuted, but for the
+              shorter ones at the ends of a stream, which rotation fills with other records in every epoch
     position  p takes record p div V of stream p mod V
 
 A window is planned and read as its records are taken, so that about half of V windows is in memory. Rotation and
@@ -17,6 +18,7 @@ must continue in the same order.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # It changes with the order of the same seed, so that a checkpoint is resumed only in the order of its run.
-VERSION = 2
+VERSION = 3
 
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
@@ -110,9 +112,8 @@ STREAMS = 64
 # most about b / (b + blocks): 5,461 blocks for 0.05 at b = 256. A block is one read.
 _WINDOW_BYTES = 256 << 20
 _SORTED_BLOCK_BYTES = 48 << 10
-# In data that are mixed already a block may be as long as a read should be, and few are as good as many.
+# In data that are mixed already a block may be as long as a read should be, and one for each stream is enough.
 _MIXED_BLOCK_BYTES = 1 << 20
-_MIXED_BLOCKS = 2 * STREAMS
 # In records, for small ones.
 _MAX_WINDOW = 1 << 20
 _MAX_BLOCK = 192
@@ -162,7 +163,7 @@ class Order:
 
     @property
     def window(self) -> int:
-        """The number of consecutive records of a stream that are shuffled together: whole blocks, or a part of one."""
+        """The number of consecutive records of a stream that are shuffled together: whole blocks, or less than one."""
         records = max(1, self.buffer_size // self.stream_count)
         return records - records % self.block or records
 
@@ -179,14 +180,17 @@ class Order:
         place, stream = np.divmod(positions, self.stream_count)
         begin, end = self._window_at(place, stream)
         keys = splitmix64(key(self.seed, epoch, _WINDOWS), (begin * self.stream_count + stream).astype(np.uint64))
-        first = self._start(stream) + begin
-        block, offset = np.divmod(first + permuted(place - begin, end - begin, keys), self.block)
-        whole = self.count // self.block
-        # The shorter block at the end stays there; due to the rotation it has other records in every epoch.
-        inside = np.flatnonzero(block < whole)
-        block[inside] = permuted(block[inside], np.array([max(1, whole)]), key(self.seed, epoch, _BLOCKS))
+        place = begin + permuted(place - begin, end - begin, keys)
+        first, blocks = self._blocks
+        block, offset = np.divmod(place - first[stream], self.block)
+        whole = np.flatnonzero((block >= 0) & (block < np.diff(blocks)[stream]))
+        number = blocks[stream[whole]] + block[whole]
+        image = permuted(number, np.maximum(1, blocks[-1:]), key(self.seed, epoch, _BLOCKS))
+        stream[whole] = np.searchsorted(blocks, image, "right") - 1
+        block[whole] = image - blocks[stream[whole]]
         rotation = int(key(self.seed, epoch, _ROTATION)[0]) % self.count
-        return (block * self.block + offset + rotation) % self.count
+        records: Int64s = self._start(stream) + first[stream] + block * self.block + offset
+        return (records + rotation) % self.count
 
     def windows(self, first: int, last: int) -> Iterator[Int64s]:
         """Yield the positions `first` … `last` - 1 of any epoch by window, in the order of each window's first one."""
@@ -204,17 +208,24 @@ class Order:
 
     def _window_at(self, place: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
         """Return the first place of the window that has this place of a stream, and the place after its last one."""
-        start, window = self._start(stream), self.window
-        first = np.maximum(1, window * (stream + 1) // self.stream_count)
-        # Windows end with a block, so that each block is read at once.
-        first -= (start + first) % (self.block if window >= self.block else 1)
-        first = np.where(first > 0, first, first + self.block)
-        number = (place - first) // window
-        length = self._start(stream + 1) - start
-        return np.maximum(0, first + number * window), np.minimum(first + (number + 1) * window, length)
+        first = self._first_window(stream)
+        number = (place - first) // self.window
+        length = self._start(stream + 1) - self._start(stream)
+        return np.maximum(0, first + number * self.window), np.minimum(first + (number + 1) * self.window, length)
+
+    def _first_window(self, stream: Int64s) -> Int64s:
+        return np.maximum(1, self.window * (stream + 1) // self.stream_count)
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[Int64s, Int64s]:
+        """The place of each stream's first whole block, shape [V], and the blocks before each stream, [V + 1]."""
+        stream = np.arange(self.stream_count)
+        first = self._first_window(stream) % self.block
+        counts = np.maximum(0, self._start(stream + 1) - self._start(stream) - first) // self.block
+        return first, np.concatenate([[0], np.cumsum(counts)])
 
     def _start(self, stream: Int64s) -> Int64s:
-        """Return the place of each stream's first record in the sequence of blocks."""
+        """Return the place of each stream's first record in the rotated sequence."""
         shorter, longer_streams = divmod(self.count, self.stream_count)
         start: Int64s = stream * shorter + np.minimum(stream, longer_streams)
         return start
@@ -226,13 +237,13 @@ def training_order(
     """Return the order of `count` records whose mean size is `record_bytes`.
 
     Full is a permutation of the records. Windowed permutes blocks of 48 KiB, and then `buffer_size` records with one
-    another: 256 MiB of them without it. If the records are `mixed` already, it is blocks of 1 MiB, and 128 of them.
+    another: 256 MiB of them without it. If the records are `mixed` already, it is blocks of 1 MiB, and 64 of them.
     Records longer than a block are blocks of their own, so that both are the same.
     """
     record_bytes = max(1, record_bytes)
     if mixed:
         block = round(_MIXED_BLOCK_BYTES / record_bytes)
-        window = _MIXED_BLOCKS * max(1, block)
+        window = STREAMS * max(1, block)
     else:
         block = min(round(_SORTED_BLOCK_BYTES / record_bytes), _MAX_BLOCK)
         window = max(_MIN_WINDOW, _WINDOW_BYTES // record_bytes)

@@ -105,6 +105,17 @@ def test_windows_hold_each_position_once_by_their_first_one(order: Order, first:
     assert sorted(window.tolist() for window in windows) == sorted(window for window in whole if window)
 
 
+@pytest.mark.parametrize(("count", "record_bytes", "mixed"), [(76_800, 100_000, True), (1_280_000, 4_000, False)])
+def test_half_of_the_records_of_the_windows_are_in_memory(count: int, record_bytes: int, mixed: bool) -> None:
+    order = training_order(count, record_bytes, seed=0, shuffle="Windowed", mixed=mixed)
+    begun = np.zeros(count + 1, np.int64)
+    for positions in order.windows(0, count):
+        begun[positions[0]] += len(positions)
+    held = (np.cumsum(begun[:-1]) - np.arange(count))[2 * order.buffer_size : -2 * order.buffer_size]
+    assert held.min() > 0.35 * order.buffer_size
+    assert held.max() < 0.6 * order.buffer_size
+
+
 @given(ints(1, 2000), SEEDS)
 def test_a_permutation_is_one_for_every_size(size: int, seed: int) -> None:
     assert sorted(permuted(np.arange(size), np.array([size]), key(seed)).tolist()) == list(range(size))
@@ -126,8 +137,8 @@ def test_seeds_and_epochs_give_different_orders() -> None:
 
 def test_it_never_changes_so_that_a_job_can_be_resumed_by_a_later_version() -> None:
     order = Order(20, seed=7, buffer_size=8, streams=4, block=3)
-    assert _all(order, 0) == [12, 5, 16, 0, 14, 10, 17, 1, 13, 9, 6, 2, 4, 15, 7, 18, 3, 11, 8, 19]
-    assert _all(order, 1) == [16, 7, 0, 11, 17, 3, 1, 12, 18, 2, 8, 14, 6, 4, 9, 13, 5, 19, 10, 15]
+    assert _all(order, 0) == [0, 5, 10, 15, 18, 2, 11, 16, 17, 1, 12, 6, 4, 9, 13, 7, 19, 3, 14, 8]
+    assert _all(order, 1) == [16, 1, 6, 11, 17, 3, 7, 12, 18, 2, 8, 14, 0, 4, 9, 13, 19, 5, 10, 15]
     assert _all(Order(10, seed=7), 0) == [4, 1, 9, 8, 6, 0, 3, 5, 2, 7]
 
 
@@ -168,10 +179,10 @@ def test_a_small_buffer_mixes_less_and_none_not_at_all() -> None:
         (10**6, 110_000, False, 1, 10_000),
         (10**6, 4_096, False, 12, 65_536),
         (10**8, 20, False, 192, 1 << 20),
-        # Blocks of 1 MiB, and two of them in a window of each stream.
-        (10**6, 110_000, True, 10, 1_280),
-        (10**6, 4_096, True, 256, 32_768),
-        (10**6, 10_000_000, True, 1, 128),
+        # Blocks of 1 MiB, and one of them in a window of each stream.
+        (10**6, 110_000, True, 10, 640),
+        (10**6, 4_096, True, 256, 16_384),
+        (10**6, 10_000_000, True, 1, 64),
         (10**8, 20, True, 16_384, 1 << 20),
         # A block is never longer than an eighth of a stream.
         (500, 100, False, 1, 512),
