@@ -50,17 +50,14 @@ class Traffic:
             self.figures = Figures(last.bytes + bytes, last.requests + requests, last.retries + retries)
 
 
-def fetch(
-    uri: str, start: int, length: int, *, version: str | None, traffic: Traffic, into: memoryview | None = None
-) -> memoryview:
-    """Read bytes start … start + length - 1 of a remote object, which must have that many, into `into` if given.
+def fetch(uri: str, start: int, length: int, *, version: str | None, traffic: Traffic) -> memoryview:
+    """Return bytes start … start + length - 1 of a remote object, which must have that many.
 
     A range longer than two `RANGE`s is read in parallel parts. A failed request is retried for
     MPTRAINING_STORAGE_RETRY_SECONDS, counted again from each arrival of bytes. Raises StorageUnavailable after that,
     and InvalidData at once if the object was replaced, does not exist or may not be read.
     """
-    if into is None:
-        into = np.empty(length, np.uint8).data
+    into = np.empty(length, np.uint8).data
     parts = -(-length // RANGE)
     if parts <= 2:
         # Starting threads would take more time than it saves.

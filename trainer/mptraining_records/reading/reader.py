@@ -24,7 +24,6 @@ from typing import NamedTuple, Protocol, Self
 
 import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from mptraining_records.index.bad_record_policy import BadRecords
 from mptraining_records.index.dataset_index import DatasetIndex
@@ -41,23 +40,6 @@ from mptraining_storage.ranges import MOST_STREAMS, RANGE, Figures, Traffic, fet
 # 1.07 times. Bytes of a local file cost only a copy.
 _REMOTE = Limits(gap=64 << 10, range=RANGE)
 _LOCAL = Limits(gap=16 << 10, range=1 << 20)
-# Longer ranges, of single long records, are rare and differ in size.
-_BUFFER = 2 * RANGE
-
-
-class _Buffer(threading.local):
-    """A buffer for each thread that fetches: the kernel clears new memory page by page."""
-
-    _content: NDArray[np.uint8] | None = None
-
-    def of(self, length: int) -> memoryview:
-        """Return a buffer of `length` bytes, for use until the next call."""
-        if length > _BUFFER:
-            return np.empty(length, np.uint8).data
-        if self._content is None:
-            # Pages without a write take no memory.
-            self._content = np.empty(_BUFFER, np.uint8)
-        return self._content.data[:length]
 
 
 class Load(Protocol):
@@ -105,7 +87,6 @@ class RecordReader:
         self._cache = cache
         self._remote = [storage.is_remote(shard.readable.uri) for shard in dataset.shards]
         self.bad_records = bad_records or BadRecords()
-        self._buffer = _Buffer()
         # (shard, row) of records that were damaged again in a second fetch.
         self._confirmed: set[tuple[int, int]] = set()
         self._closed = threading.Event()
@@ -205,14 +186,7 @@ class RecordReader:
     def _fetch(self, read: RangeRead) -> list[bytes | None]:
         shard = self.dataset.shards[read.shard]
         object = shard.readable
-        content = fetch(
-            object.uri,
-            read.start,
-            read.length,
-            version=object.version,
-            traffic=self._traffic,
-            into=self._buffer.of(read.length),
-        )
+        content = fetch(object.uri, read.start, read.length, version=object.version, traffic=self._traffic)
         if self._cache is not None:
             self._cache.write_range(read, content)
         return _records(content, shard, read)
