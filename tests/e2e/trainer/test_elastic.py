@@ -46,15 +46,18 @@ def test_the_records_are_the_same_and_the_loss_curve_differs_by_rounding(data: P
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_with_dropout_and_batch_normalization_it_ends_within_the_spread_of_the_seeds(
+def test_with_dropout_and_batch_normalization_it_ends_between_constant_numbers_of_workers(
     data: Path, tmp_path: Path
 ) -> None:
-    """Masks and statistics are those of a replica's rows: another number of workers is like another seed."""
-    seeds = [run(data, tmp_path / f"seed-{seed}", (1,), program="random", seed=seed) for seed in (7, 8, 9)]
+    """Masks and statistics are those of a replica's rows: 24 of them for one worker, 6 for each of four."""
+    constant = [
+        run(data, tmp_path / f"{workers}-{seed}", (workers,), program="random", seed=seed)
+        for workers, seed in ((1, 7), (1, 8), (4, 7))
+    ]
     changing = run(data, tmp_path / "changing", SIZES, KILLED_AT, program="random")
     assert each_record_once(changing)
-    assert changing.curve("order") == seeds[0].curve("order")
+    assert changing.curve("order") == constant[0].curve("order")
     for metric in ("val_accuracy", "val_loss"):
-        ends = [one.curve(metric)[-1] for one in seeds]
-        spread = max(ends) - min(ends)
-        assert min(ends) - spread <= changing.curve(metric)[-1] <= max(ends) + spread, (metric, ends)
+        ends = [one.curve(metric)[-1] for one in constant]
+        margin = (max(ends) - min(ends)) / 4
+        assert min(ends) - margin <= changing.curve(metric)[-1] <= max(ends) + margin, (metric, ends)
