@@ -43,7 +43,7 @@ from mptraining_trainer.data.preprocess import FIELD, Preprocess
 from mptraining_trainer.data.schema import Columns
 
 # The maximum share of free memory, when training begins, for records that are read ahead.
-_PREFETCH_BYTES = 64 << 20
+_PREFETCH_BYTES = 32 << 20
 _MAX_PREFETCH = 32
 
 # A function that receives the records of one batch.
@@ -192,7 +192,7 @@ class Split:
             # A map that returned another number of rows would pair inputs with labels of other records.
             return tuple(tf.nest.map_structure(lambda each: _with_rows(each, batch), part) for part in tensors)
 
-        dataset = dataset.map(batch_of, num_parallel_calls=1)
+        dataset = dataset.map(batch_of)
         size = max(1, batch * bytes_per_example(self.columns.columns))
         return dataset.prefetch(max(2, min(_MAX_PREFETCH, _PREFETCH_BYTES // size))).with_options(options())
 
@@ -258,7 +258,7 @@ class Split:
             tf.TensorSpec([batch], tf.float32),
             tf.TensorSpec([batch, 2], tf.int64),
         )
-        return self.decode(from_generator(contents, signature).prefetch(4), filler)
+        return self.decode(from_generator(contents, signature).prefetch(1), filler)
 
     def decode(self, dataset: Any, filler: bytes) -> Any:
         """Decode batches (records, numbers, mask, rest) to batches or examples (inputs, labels, weights, mask, rest).
