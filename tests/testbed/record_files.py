@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from mptraining_records.index.shard_index import ShardIndex
+from mptraining_records.index.sidecar import Sidecars
 from mptraining_records.tfrecord import framing
 from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -42,3 +45,10 @@ def flip() -> Callable[[str, int], None]:
         storage.write(uri, bytes(content))
 
     return flip_byte
+
+
+def index_in_sidecar(stored: StoredObject) -> ShardIndex | None:
+    """Return the index that a sidecar has of exactly this version of the object."""
+    sidecars = Sidecars([stored])
+    sidecars.load()
+    return sidecars.known.get(stored.uri)

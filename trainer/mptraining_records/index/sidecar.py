@@ -72,13 +72,6 @@ def _entry(shard: ShardIndex) -> dict[str, object]:
     return {**stored, "count": shard.count, "checksum": shard.checksum, "damage": shard.damage and shard.damage.cause}
 
 
-def load(stored: StoredObject) -> ShardIndex | None:
-    """Load the index of exactly this version of the object; None if there is none or it is invalid."""
-    sidecars = Sidecars([stored])
-    sidecars.load()
-    return sidecars.known.get(stored.uri)
-
-
 class Sidecars:
     """The valid sidecars of some objects: `known` has the index of each by URI, None for a compressed one."""
 

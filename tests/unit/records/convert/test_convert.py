@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert import shards
 from mptraining_records.convert.convert import convert
-from mptraining_records.index import scanner, sidecar
+from mptraining_records.index import scanner
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_storage import storage
 from mptraining_storage.preconditions import StoredObject
+from tests.testbed.record_files import index_in_sidecar
 from tests.unit.records.convert.pictures import conversion, picture, records
 
 
@@ -57,7 +58,7 @@ def test_shards_hold_the_rows_and_the_manifest_describes_them(rows: str, destina
     names = [each.name for each in storage.list_objects(destination) if "/.index/" not in each.uri]
     assert names == [*(file.name for file in made.files), "train-manifest.json"]
     for stored in storage.glob(f"{destination}/*.tfrecord") if storage.is_remote(destination) else ():
-        kept, scanned = sidecar.load(stored), scanner.scan(stored)
+        kept, scanned = index_in_sidecar(stored), scanner.scan(stored)
         assert kept is not None
         assert kept.checksum == scanned.checksum
         assert np.array_equal(kept.offsets, scanned.offsets)
@@ -169,7 +170,7 @@ class Test_a_conversion_to_a_bucket:
         assert uploads == []
         assert sorted(_numbers(out, "train") + _numbers(out, "validation")) == list(range(1000))
         for stored in storage.glob(f"{out}/*.tfrecord"):
-            assert sidecar.load(stored) is not None
+            assert index_in_sidecar(stored) is not None
 
     def test_with_other_arguments_starts_again(self, rows: str, bucket: str) -> None:
         out = f"{bucket}/out"

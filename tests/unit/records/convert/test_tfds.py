@@ -23,10 +23,11 @@ from PIL import Image
 
 from mptraining_api.problems import InvalidData
 from mptraining_records.convert.convert import convert
-from mptraining_records.index import sidecar, verify
+from mptraining_records.index import verify
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.features import Feature
 from mptraining_storage import storage
+from tests.testbed.record_files import index_in_sidecar
 from tests.unit.records.convert.pictures import conversion, images
 
 PETS = Path(__file__).parent / "tfds_pets"
@@ -118,7 +119,7 @@ class Test_the_folder_itself_as_the_destination:
         assert (file.bytes, file.crc32c) == (len(content), google_crc32c.value(content))
         assert verify.verify([f"{pets}/*-train.tfrecord*"]).bad == ()
         for stored in storage.glob(f"{pets}/*-train.tfrecord*") if storage.is_remote(pets) else ():
-            assert sidecar.load(stored) is not None
+            assert index_in_sidecar(stored) is not None
 
     @pytest.mark.parametrize("options", [{"validation_fraction": 0.5}, {"shard_bytes": 1000}])
     def test_is_refused_where_other_files_are_needed(self, pets: str, options: dict[str, Any]) -> None:

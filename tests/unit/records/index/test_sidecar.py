@@ -14,6 +14,7 @@ from mptraining_records.index.shard_index import ShardIndex
 from mptraining_records.tfrecord import framing
 from mptraining_storage import storage
 from mptraining_storage.ranges import Traffic
+from tests.testbed.record_files import index_in_sidecar
 
 WriteShard = Callable[[str, Sequence[bytes]], str]
 
@@ -28,7 +29,7 @@ def test_a_damaged_end_is_kept(shard: ShardIndex, flip: Callable[[str, int], Non
     flip(shard.object.uri, 19)
     damaged = scanner.scan(storage.stat(shard.object.uri))
     sidecar.save(damaged)
-    kept = sidecar.load(damaged.object)
+    kept = index_in_sidecar(damaged.object)
     assert kept is not None
     assert kept.damage == damaged.damage is not None
     assert np.array_equal(kept.offsets, damaged.offsets)
@@ -40,7 +41,7 @@ def test_it_is_no_shard_and_not_used_for_another_version_of_the_object(
     sidecar.save(shard)
     assert [stored.name for stored in storage.glob(f"{bucket}/data/*")] == ["a.tfrecord"]
     write_shard(shard.object.uri, [b"two", b"", b"three"])
-    assert sidecar.load(storage.stat(shard.object.uri)) is None
+    assert index_in_sidecar(storage.stat(shard.object.uri)) is None
     assert dataset_index.build([shard.object.uri]).shards[0].checksum != shard.checksum
 
 
@@ -52,7 +53,7 @@ def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
     swapped = content[:-24] + content[-8:] + content[-16:-8] + content[-24:-16]
     for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20], swapped):
         storage.write(uri, damaged)
-        assert sidecar.load(shard.object) is None
+        assert index_in_sidecar(shard.object) is None
 
 
 @pytest.mark.parametrize("lengths", [[2**62, 3 - 2**62, 5], [2**62, 2**62, 2**62, 2**62 - 24], [-16, 24, 16]])
@@ -61,7 +62,7 @@ def test_one_with_false_lengths_of_the_right_sum_is_not_used(shard: ShardIndex, 
     forged = shard_index.from_lengths(shard.object, np.array(lengths, np.int64), shard.checksum)
     sidecar.save(forged)
     with np.errstate(over="ignore"):
-        assert sidecar.load(shard.object) is None
+        assert index_in_sidecar(shard.object) is None
     assert dataset_index.build([shard.object.uri]).count == 3
 
 
