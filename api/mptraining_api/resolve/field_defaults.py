@@ -110,7 +110,9 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "data.preprocess": Default("auto for an application, none for a function"),
         "data.shuffle": _FIELDS,
         "data.shuffle.mode": _value("Windowed"),
-        "data.shuffle.bufferSize": Default("as many records as make 256 MiB, at least 10,000 and at most 1,048,576"),
+        "data.shuffle.bufferSize": Default(
+            "as many records as make 256 MiB, at least 10,000 and at most 1,048,576; 64 MiB of records in random order"
+        ),
         "data.cache": _value("Auto"),
         "data.badRecords": _FIELDS,
         "data.badRecords.action": _value("Fail"),
