@@ -133,9 +133,7 @@ class Connections:
             while True:
                 connection = self._idle.pop()
                 # The server sends bytes on an idle connection only when it closes it.
-                poll = select.poll()
-                poll.register(connection, select.POLLIN)
-                if not poll.poll(0):
+                if not _has_arrived(connection, seconds=0):
                     return connection
                 connection.close()
         return self._connect()
@@ -190,9 +188,7 @@ def _receive_into(connection: socket.socket, into: memoryview) -> int:
             with _decryption:
                 if (count := _decrypted(connection, into)) is not None:
                     return count
-            poll = select.poll()
-            poll.register(connection, select.POLLIN)
-            if not poll.poll(None if timeout is None else timeout * 1000):
+            if not _has_arrived(connection, timeout):
                 raise TimeoutError
     finally:
         connection.settimeout(timeout)
@@ -210,6 +206,13 @@ def _decrypted(connection: ssl.SSLSocket, into: memoryview) -> int | None:
             break
         count += received
     return count
+
+
+def _has_arrived(connection: socket.socket, seconds: float | None) -> bool:
+    """Wait for bytes, or for the end of the connection; return False if neither arrives in time."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def _close(connections: list[socket.socket]) -> None:

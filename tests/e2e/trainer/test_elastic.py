@@ -58,6 +58,6 @@ def test_with_dropout_and_batch_normalization_it_ends_between_constant_numbers_o
     assert each_record_once(changing)
     assert changing.curve("order") == constant[0].curve("order")
     for metric in ("val_accuracy", "val_loss"):
-        ends = [one.curve(metric)[-1] for one in constant]
+        ends = [reference.curve(metric)[-1] for reference in constant]
         margin = (max(ends) - min(ends)) / 4
         assert min(ends) - margin <= changing.curve(metric)[-1] <= max(ends) + margin, (metric, ends)

@@ -47,8 +47,8 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
         # Without a label of the request, none of the columns that are not stored may be one.
         table = open_table(uri, path, as_text=[named_by, *group]).to_table(columns=[named_by, *kept, *group])
     names = table.column(named_by).to_pylist()
-    found = [_find(files, name) for name in names]
-    located = pa.array([image or name for image, name in zip(found, names, strict=True)], pa.string())
+    uris = [_find(files, name) for name in names]
+    located = pa.array([image or name for image, name in zip(uris, names, strict=True)], pa.string())
     source = Table(
         uri,
         table.set_column(0, named_by, located),
@@ -58,7 +58,7 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
         keys=() if request.bad_images == "Skip" else (named_by,),
         csv=path if path.suffix.lower() == ".csv" else None,
     )
-    missing = [number for number, row in enumerate(source.row_numbers) if found[row] is None]
+    missing = [number for number, row in enumerate(source.row_numbers) if uris[row] is None]
     absent = [f"row {row}: no image {str(names[row])!r} in {request.images}" for row in source.row_numbers[missing]]
     is_some = len(missing) < source.count
     if missing and not (is_some and request.bad_images == "Skip"):

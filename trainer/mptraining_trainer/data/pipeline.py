@@ -42,7 +42,7 @@ from mptraining_trainer.data.padding import pad_all
 from mptraining_trainer.data.preprocess import FIELD, Preprocess
 from mptraining_trainer.data.schema import Columns
 
-# The maximum share of free memory, when training begins, for records that are read ahead.
+# Batches of so many bytes are decoded ahead, two at least.
 _PREFETCH_BYTES = 32 << 20
 _MAX_PREFETCH = 32
 

@@ -274,7 +274,7 @@ class Test_preview:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"images": "pictures"}, "--images: 'pictures' with the source .*rows.npz; expected a .csv or .parquet file"),
         ({"image_size": (2, 2)}, "--image-size: not possible for this source"),
@@ -291,8 +291,10 @@ class Test_preview:
         ({"validation_fraction": 0.5, "name": "validation"}, "name: 'validation'; expected another name"),
     ],
 )
-def test_options_that_do_not_apply_are_refused(rows: str, tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidData, match=said):
+def test_options_that_do_not_apply_are_refused(
+    rows: str, tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidData, match=message):
         convert(rows, str(tmp_path / "out"), **arguments)
     assert not (tmp_path / "out").exists()
 

@@ -128,11 +128,11 @@ def test_what_cannot_be_converted_is_refused(source: Path, out: Path, files: dic
 class Test_folders_that_are_no_classes:
     """Each was converted to classes without a message; the error names the command for what the folder is."""
 
-    def _commands(self, source: Path, out: Path, names: tuple[str, ...], said: str) -> list[list[str]]:
+    def _commands(self, source: Path, out: Path, names: tuple[str, ...], message: str) -> list[list[str]]:
         """Return the arguments of the commands in the error, after checking that each can be typed as it is."""
         for name in names:
             _put(source, name, picture(name.rpartition(".")[2].replace("jpg", "jpeg")))
-        with pytest.raises(InvalidData, match=said) as caught:
+        with pytest.raises(InvalidData, match=message) as caught:
             convert(str(source), str(out))
         assert "\n" not in str(caught.value)
         assert not out.exists()
@@ -143,8 +143,8 @@ class Test_folders_that_are_no_classes:
         return commands
 
     def test_one_sub_folder_is_no_class(self, source: Path, out: Path) -> None:
-        said = "all images are in one sub-folder, 'images', which would be the only class"
-        commands = self._commands(source, out, ("images/1.jpg", "images/2.jpg"), said)
+        message = "all images are in one sub-folder, 'images', which would be the only class"
+        commands = self._commands(source, out, ("images/1.jpg", "images/2.jpg"), message)
         assert commands == [["records", "convert", f"{source}/images", str(out)]]
 
     def test_one_sub_folder_beside_a_table_has_its_labels_there(self, source: Path, out: Path) -> None:
@@ -272,8 +272,8 @@ def test_each_row_is_its_image_and_its_label(ships: Path, out: Path) -> None:
     assert converted.made.features == (images(16, 20, 3), Feature(name="category", dtype="int64"))
     assert (converted.made.label, converted.made.classes) == ("category", ("1", "2", "3", "4", "5"))
     assert converted.made.class_counts == (5, 5, 5, 5, 4)
-    said = "category: the values 1 to 5 are stored as classes 0 to 4; --label-as Numbers stores the values"
-    assert converted.notices == [said]
+    message = "category: the values 1 to 5 are stored as classes 0 to 4; --label-as Numbers stores the values"
+    assert converted.notices == [message]
     assert converted.rows == [
         {"image": [(ships / "images" / f"28{n:02}.jpg").read_bytes()], "category": [n % 5]} for n in range(24)
     ]
@@ -324,7 +324,7 @@ def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments", "said"),
+    ("text", "arguments", "message"),
     [
         ("image,label\n2800.jpg,1\n28001.jpg,2\n", {}, "row 1: no image '28001.jpg' in .*; 1 of 2 are missing.* Skip"),
         ("image,label\n2800.jpg,1\n,2\n", {}, "column 'image': 1 row has no value, the first in line 3; .* Drop leaves "
@@ -336,9 +336,9 @@ def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
         ("image,label\n2800.jpg,1\n", {"path_column": "imgae"}, "no column 'imgae' for --path-column.*'image'"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(ships: Path, out: Path, text: str, arguments: dict[str, str], said: str) -> None:
+def test_mistakes_are_named(ships: Path, out: Path, text: str, arguments: dict[str, str], message: str) -> None:
     _write(ships, text.rstrip())
-    with pytest.raises(InvalidData, match=said) as caught:
+    with pytest.raises(InvalidData, match=message) as caught:
         _convert(ships, out, label="label", **arguments)
     assert str(caught.value).startswith(str(ships / "train.csv"))
     assert not out.exists()

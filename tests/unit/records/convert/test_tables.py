@@ -49,7 +49,7 @@ class Test_csv:
         ]
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("x,label\n1,0.5\n3,NaN\n", "column 'label': 1 row has no label, the first in line 3"),
             ("x,label\n,2\n", "column 'x': 1 row has no value, the first in line 2"),
@@ -61,8 +61,8 @@ class Test_csv:
             ("", "unreadable"),
         ],
     )
-    def test_gaps_and_damage_are_named(self, tmp_path: Path, text: str, said: str) -> None:
-        with pytest.raises(InvalidData, match=said) as caught:
+    def test_gaps_and_damage_are_named(self, tmp_path: Path, text: str, message: str) -> None:
+        with pytest.raises(InvalidData, match=message) as caught:
             _csv(tmp_path, text, label="specie" if "species" in text else None)
         assert str(caught.value).startswith(str(tmp_path / "rows.csv"))
         assert "\n" not in str(caught.value)
@@ -113,8 +113,8 @@ class Test_gaps:
     def test_a_row_without_a_group_is_a_gap(self, tmp_path: Path, blank: str | None) -> None:
         columns = {"x": [1, 2, 3, 4, 5], "who": ["a", blank, "b", blank, "b"]}
         options: dict[str, Any] = {"group": "who", "validation_fraction": 0.4}
-        said = r"column 'who': 2 rows have no value, the first in row 1; .* --missing Drop leaves out 2 of 5 rows$"
-        with pytest.raises(InvalidData, match=said):
+        message = r"column 'who': 2 rows have no value, the first in row 1; .* --missing Drop leaves out 2 of 5 rows$"
+        with pytest.raises(InvalidData, match=message):
             _parquet(tmp_path, columns, **options)
         assert len(_parquet(tmp_path, columns, missing="Drop", **options).rows) == 3
 
@@ -169,7 +169,7 @@ class Test_parquet:
         )
 
     @pytest.mark.parametrize(
-        ("columns", "said"),
+        ("columns", "message"),
         [
             ({"x": [[[1, 2]], [[3]]]}, "column 'x', row 1: lists in a list of other lengths than before"),
             ({"x": [[[1, 2], [3]]]}, "column 'x', row 0: lists in a list of other lengths than before"),
@@ -180,8 +180,8 @@ class Test_parquet:
             ({"label": [0.5, float("nan")]}, "column 'label': 1 row has no label, the first in row 1"),
         ],
     )
-    def test_what_cannot_be_a_feature_is_named(self, tmp_path: Path, columns: dict[str, Any], said: str) -> None:
-        with pytest.raises(InvalidData, match=said):
+    def test_what_cannot_be_a_feature_is_named(self, tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+        with pytest.raises(InvalidData, match=message):
             _parquet(tmp_path, columns)
 
 
@@ -231,7 +231,7 @@ def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"x": np.zeros(3), "y": np.zeros(4)}, "arrays of unequal length: x has 3, y has 4"),
         ({"x": np.float32(1)}, "no row"),
@@ -242,7 +242,9 @@ def test_raw_tensors_are_little_endian_in_c_order(tmp_path: Path) -> None:
         ({"x": np.array([{}], object)}, "not a readable"),
     ],
 )
-def test_arrays_that_cannot_be_records_are_refused(tmp_path: Path, arrays: dict[str, NDArray[Any]], said: str) -> None:
-    with pytest.raises(InvalidData, match=said):
+def test_arrays_that_cannot_be_records_are_refused(
+    tmp_path: Path, arrays: dict[str, NDArray[Any]], message: str
+) -> None:
+    with pytest.raises(InvalidData, match=message):
         _npz(tmp_path, **arrays)
     assert not storage.glob_or_empty(f"{tmp_path}/out/*")

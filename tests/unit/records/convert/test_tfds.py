@@ -75,8 +75,8 @@ def test_the_name_selects_the_split(tmp_path: Path, bucket: str) -> None:
     for path in PETS.iterdir():
         storage.upload(path, f"{bucket}/pets/1.0.0/{path.name}")
     assert conversion(f"{bucket}/pets/1.0.0", tmp_path, name="test").made.records == 6
-    said = r"no split 'val' in dataset_info\.json; expected --name with one of 'train', "
-    with pytest.raises(InvalidData, match=said):
+    message = r"no split 'val' in dataset_info\.json; expected --name with one of 'train', "
+    with pytest.raises(InvalidData, match=message):
         convert(str(PETS), str(tmp_path), name="val")
 
 
