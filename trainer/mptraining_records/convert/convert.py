@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert import shards, sources
+from mptraining_records.convert import shards, sources, tfds
 from mptraining_records.convert.permutation import Progress, permuted_records
 from mptraining_records.convert.preview import preview as preview_lines
-from mptraining_records.convert.request import Request
+from mptraining_records.convert.request import FILES, Request
 from mptraining_records.convert.shards import SplitWriter
-from mptraining_records.convert.sources import Source
 from mptraining_records.convert.split import choose, summarize
-from mptraining_records.convert.tfds import TfdsFolder
+from mptraining_records.convert.table import Table
+from mptraining_records.index import dataset_index
 from mptraining_records.tfrecord import manifest
 from mptraining_records.tfrecord.manifest import File, Manifest
 from mptraining_storage import storage
@@ -41,8 +41,8 @@ def convert(
 ) -> list[Manifest]:
     """Write `name`-00000-of-….tfrecord and `name`-manifest.json into the folder `destination`, local or gs://.
 
-    `options` are the other fields of `Request`. A folder of TensorFlow Datasets that is its own destination gets the
-    manifest only.
+    `options` are the other fields of `Request`. A prepared folder of TensorFlow Datasets is its own
+    destination: it gets the manifest, in a bucket the index too, and its shards stay as they are.
 
     `preview` gets lines about the first rows before anything is written; `dry_run` stops there and returns no
     manifest. `progress` gets the work done and all of it; `notice` gets lines for the user. Manifests are written
@@ -58,6 +58,15 @@ def convert(
     request.check()
     if not request.overwrite:
         _refuse_present(request)
+    if source is not None and request.suffix not in FILES and tfds.is_prepared(source):
+        described = tfds.describe(source, request)
+        if preview:
+            preview(f"{described.records:,} records; label: {described.label or 'none'}")
+        if dry_run:
+            return []
+        dataset_index.publish([tfds.pattern(source, name=request.name)])
+        manifest.save(destination, described)
+        return [described]
     with warnings.catch_warnings(), sources.open_source(request) as opened:
         # About metadata, and about images that are large but not refused.
         warnings.filterwarnings("ignore", module="PIL")
@@ -67,14 +76,10 @@ def convert(
                 preview(line)
         if dry_run:
             return []
-        if isinstance(opened, TfdsFolder) and opened.is_in_place:
-            described = _manifest(opened, None, range(opened.count), request.name, opened.files())
-            manifest.save(destination, described)
-            return [described]
         return _write(opened, held_out, request, progress)
 
 
-def _write(source: Source, held_out: NDArray[np.bool_], request: Request, progress: Progress) -> list[Manifest]:
+def _write(source: Table, held_out: NDArray[np.bool_], request: Request, progress: Progress) -> list[Manifest]:
     """Write all splits, publish their shards, then their manifests; `held_out` rows go to the second split."""
     destination, seed = request.destination, request.permutation_seed
     with ExitStack() as stack:
@@ -105,7 +110,7 @@ def _write(source: Source, held_out: NDArray[np.bool_], request: Request, progre
     return manifests
 
 
-def _manifest(source: Source, seed: int | None, numbers: Sequence[int], name: str, files: tuple[File, ...]) -> Manifest:
+def _manifest(source: Table, seed: int | None, numbers: Sequence[int], name: str, files: tuple[File, ...]) -> Manifest:
     """Describe the split `name`, whose records are these rows, in their order."""
     labels = source.labels()
     labels = None if labels is None else labels[list(numbers)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mptraining_records.convert.sources import Source
+from mptraining_records.convert.table import Table
 from mptraining_records.reading.order import Int64s, key, splitmix64
 
 # The purpose of a key is part of it, so that order and validation split do not share one.
@@ -26,9 +26,7 @@ def permutation(count: int, seed: int) -> Int64s:
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
-def permuted_records(
-    source: Source, seed: int | None, scratch: Path, progress: Progress
-) -> Iterator[tuple[int, bytes]]:
+def permuted_records(source: Table, seed: int | None, scratch: Path, progress: Progress) -> Iterator[tuple[int, bytes]]:
     """Yield number and content of every record, permuted unless `seed` is None.
 
     Records of a source without random access are first written to temporary files in `scratch`.
@@ -44,7 +42,7 @@ def permuted_records(
         progress(source.count + done, 2 * source.count)
 
 
-def _through_files(source: Source, seed: int, scratch: Path, progress: Progress) -> Iterator[tuple[int, bytes]]:
+def _through_files(source: Table, seed: int, scratch: Path, progress: Progress) -> Iterator[tuple[int, bytes]]:
     """Distribute the records to files by their place in the new order, then sort one file after the other."""
     ranks = np.empty(source.count, np.int64)
     ranks[permutation(source.count, seed)] = np.arange(source.count)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_records.convert.permutation import permutation
-from mptraining_records.convert.sources import Source
+from mptraining_records.convert.table import Table
 from mptraining_records.tfrecord import example, features, tensor_proto
 from mptraining_records.tfrecord.example import Values
 from mptraining_records.tfrecord.features import Feature
@@ -22,7 +22,7 @@ _WIDTH = 60
 _FEW = 6
 
 
-def preview(source: Source, seed: int | None) -> Iterator[str]:
+def preview(source: Table, seed: int | None) -> Iterator[str]:
     """Yield one line for each of the first rows; with random access these are the first records of the order."""
     yield f"{source.count:,} rows; label: {source.label or 'none'}{_classes(source)}; the first:"
     order = permutation(source.count, seed)[:ROWS] if seed is not None and source.random_access else None
@@ -33,7 +33,7 @@ def preview(source: Source, seed: int | None) -> Iterator[str]:
         yield f"  {source.origin(number)}: {values}"
 
 
-def _classes(source: Source) -> str:
+def _classes(source: Table) -> str:
     if source.classes is None:
         return ""
     shown = ", ".join(source.classes[:10])
@@ -41,7 +41,7 @@ def _classes(source: Source) -> str:
     return f" ({shown}{more})"
 
 
-def _value(source: Source, feature: Feature, values: Values) -> str:
+def _value(source: Table, feature: Feature, values: Values) -> str:
     """Return the values of a feature: images and texts one by one, numbers with their type and shape."""
     if isinstance(values, list):
         first = _bytes(values[0], feature) if values else "[0] []"

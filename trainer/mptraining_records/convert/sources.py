@@ -1,4 +1,4 @@
-"""The source of a conversion by its kind: a table, or a prepared folder of TensorFlow Datasets."""
+"""The source of a conversion as a table, by its kind."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from mptraining_api.problems import InvalidData
-from mptraining_records.convert import arrow_files, folders, named_images, tfds
+from mptraining_records.convert import arrow_files, folders, named_images
 from mptraining_records.convert.request import FILES, Request
 from mptraining_records.convert.table import Table
-from mptraining_records.convert.tfds import TfdsFolder
 from mptraining_storage import storage
 
 _KINDS = "a folder of images, of .txt files or of TensorFlow Datasets, .csv, .parquet, .npz or .txt"
-Source = Table | TfdsFolder
 
 
 @contextmanager
-def open_source(request: Request) -> Iterator[Source]:
+def open_source(request: Request) -> Iterator[Table]:
     """Open the source of the request, local or remote. Raises InvalidData if there is none of a known kind."""
     uri, suffix = request.source, request.suffix
     if uri is None:
@@ -29,8 +27,7 @@ def open_source(request: Request) -> Iterator[Source]:
             is_file = storage.exists(uri)
             found = f"unknown kind of source {suffix or 'without a suffix'!r}" if is_file else "no such file or folder"
             raise InvalidData(uri, found, expected=_KINDS)
-        is_tfds = storage.exists(storage.join(uri, tfds.FEATURES))
-        yield TfdsFolder(uri, request) if is_tfds else folders.open_folder(uri, request)
+        yield folders.open_folder(uri, request)
         return
     with storage.as_local_file(uri) as path:
         if suffix == ".npz":

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mptraining_records.convert.request import VALIDATION, Request
-from mptraining_records.convert.sources import Source
+from mptraining_records.convert.table import Table
 from mptraining_records.reading.order import Int64s, key, splitmix64
 from mptraining_records.tfrecord.sorted_labels import neighbour_correlation
 
@@ -21,7 +21,7 @@ _MAX_CLASSES = 1024
 _MOST_RARE = 0.1
 
 
-def choose(source: Source, request: Request) -> NDArray[np.bool_]:
+def choose(source: Table, request: Request) -> NDArray[np.bool_]:
     """Return which rows go to the validation split, and report how they were chosen."""
     fraction = request.validation_fraction
     if not fraction:

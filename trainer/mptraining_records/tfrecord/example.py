@@ -7,7 +7,7 @@ descriptor pool, so that TensorFlow can register its own copy in the same proces
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -55,15 +55,6 @@ def encode(features: Mapping[str, Encodable]) -> bytes:
             feature.bytes_list.value.extend(map(_bytes, array.tolist()))
         else:
             raise TypeError(f"feature {name!r}: cannot store {array.dtype} values")
-    encoded: bytes = example.SerializeToString(deterministic=True)
-    return encoded
-
-
-def select(record: bytes, names: Collection[str]) -> bytes:
-    """Return the record with these features alone. Raises InvalidData if it is not a tf.train.Example."""
-    example = _message(record)
-    for name in set(example.features.feature) - set(names):
-        del example.features.feature[name]
     encoded: bytes = example.SerializeToString(deterministic=True)
     return encoded
 
