@@ -27,15 +27,6 @@ class Trial(Model):
     agrees: bool
 
 
-class ExcludedRecord(Model):
-    """A training record that is excluded from `step` on, because it causes non-finite values; `record` counts from 0
-    through all files of the data set, in the order of their names.
-    """
-
-    record: int
-    step: int
-
-
 class Recovery(Model):
     """A rollback from `from_step` to `to_step`, after which training continued under the policy `precision`."""
 

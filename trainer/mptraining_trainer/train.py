@@ -64,12 +64,15 @@ from mptraining_trainer.numerics.recovery import (
 from mptraining_trainer.prediction.ensemble import average
 from mptraining_trainer.prediction.run_prediction import predict
 from mptraining_trainer.scripts.run_script import train_script
-from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
-from mptraining_trainer.training.fit import FitLoop, NonFiniteHandling
+from mptraining_trainer.training.fit import FitLoop
 from mptraining_trainer.training.hooks import Hooks, make_hooks
-from mptraining_trainer.training.nan_locator import locate_nan
-from mptraining_trainer.training.non_finite import NonFiniteMonitor, is_mostly_skipped, warnings_of_success
+from mptraining_trainer.training.non_finite import (
+    NonFiniteMonitor,
+    describe_records,
+    is_mostly_skipped,
+    warnings_of_success,
+)
 from mptraining_trainer.training.policy_trials import measure_policies
 from mptraining_trainer.training.profiling import profile_pauses
 from mptraining_trainer.training_result import TrainingResult
@@ -140,9 +143,6 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
             start_up_seconds=telemetry.process_seconds(),
             measured=precision_state.trials,
         )
-    elif rollback.locate:
-        text = f"step {rollback.from_step}: {rollback.message}; running the steps after {step} one by one"
-        telemetry.notice("LookingForTheCause", text)
     else:
         precision_state = rollback.with_recovery(step)
         telemetry.emit(events.Recovered, **dict(precision_state.recoveries[-1]))
@@ -150,26 +150,12 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
     # Training
     hooks.begin(boundaries, state, checkpointer.extra_arrays, fence=worker.fence)
     skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
-    fail = context.training.on_non_finite == "Fail"
-    exclusion = (
-        RecordExclusion(
-            built,
-            precision_state,
-            skipped,
-            telemetry.notice,
-            fail_on_non_finite=fail,
-            applied=state is not None and state.step > state.skipped_steps,
-        )
-        if scaler
-        else None
-    )
     monitor = NonFiniteMonitor(
-        precision_state,
-        available,
+        precision_state.policy,
+        context.training.on_non_finite,
         telemetry.notice,
         skipped=scaler.state().skipped_steps if scaler else 0,
-        dynamic=scaler is None or scaler.dynamic,
-        locate=bool(rollback and rollback.locate),
+        dynamic=scaler is not None and scaler.dynamic,
         total_steps=boundaries.total_steps,
     )
     fit_loop = FitLoop(
@@ -180,7 +166,9 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         batching=batching,
         boundaries=boundaries,
         steps_per_execution=StepsPerExecution.begin(hooks.callbacks.steps_per_execution),
-        non_finite=NonFiniteHandling(precision_state, monitor, exclusion),
+        precision_state=precision_state,
+        non_finite=monitor,
+        describe_records=partial(describe_records, context),
         hooks=hooks,
         skipped_records=skipped,
         meter=datasets.meter,
@@ -202,7 +190,6 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         fit_loop.abandon()
         hooks.callbacks.abandon()
         spent_seconds += fit_loop.training_seconds
-        built = exclusion.built if exclusion else built
         return _rollback(
             worker.identity, incident, built, fit_loop.precision_state, available, checkpointer, spent_seconds
         )
@@ -278,9 +265,8 @@ def _rollback(
         checkpointer.wait()
     back = plan_rollback(precision_state, incident, available, built.context.training.on_non_finite)
     if back is None:
-        said = locate_nan(built, incident)
         exit_barrier(identity)
-        raise said from None
+        raise incident from None
     return replace(back, seconds=spent_seconds)
 
 
@@ -463,10 +449,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     # Precision: from an earlier attempt's checkpoint, from timed trials, or from the job.
     available = supported_policies(job, native_bfloat16=native_bfloat16())
     loaded = None if job.training.resume == "Never" else load_newest(_checkpoints(worker), telemetry.notice)
-    fingerprint = datasets.training.dataset.fingerprint
-    precision_state = precision_from_checkpoint(
-        job, loaded.state if loaded else None, fingerprint=fingerprint, available=available
-    )
+    precision_state = precision_from_checkpoint(job, loaded.state if loaded else None, available=available)
     if precision_state is None and job.precision.policy == "Measure":
         precision_state = measure_policies(context, available, telemetry)
     precision_state = precision_state or PrecisionState(
@@ -497,6 +480,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
 
 def _build(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:
     """Build under this precision state; return the result, and the state with the policy that it was built under."""
-    excluded = frozenset(each.record for each in precision_state.excluded)
-    built = assemble(replace(context, excluded=excluded), precision_state.policy, checked=precision_state.checked)
+    # Under Fail the first step that would be skipped ends the run, with its replica and records.
+    checked = precision_state.checked or context.training.on_non_finite == "Fail"
+    built = assemble(context, precision_state.policy, checked=checked)
     return built, replace(precision_state, policy=built.job.precision.policy)

@@ -14,7 +14,7 @@ from mptraining_trainer.data.input_stats import InputInterval
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.train_loop import Loop, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
+from mptraining_trainer.numerics.loss_scaling import CEILING, LossScaler
 from tests.left_out import first_of
 from tests.testbed.keras_generations import BOTH_GENERATIONS
 
@@ -155,7 +155,8 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
     second = rig.loop.execute(rig.batches, 1)
 
     assert (first.applied_steps, first.loss_scale, first.skipped_steps) == (1, 1024.0, 0)
-    assert (second.applied_steps, second.loss_scale, second.skipped_steps) == (0, 512.0, 1)
+    assert (second.applied_steps, second.loss_scale, second.skipped_steps) == (0, 1024.0, 1), "forward is not scaled"
+    assert (second.failed_replica, second.forward_failed) == (poisoned, True)
     assert same(rig.weights(), before)
     assert all(
         np.array_equal(a, b)
@@ -165,7 +166,7 @@ def test_an_overflow_on_any_one_replica_skips_the_step_on_all(keras: Keras, repl
     assert rig.updates() == 1
 
     third = rig.loop.execute(rig.batches, 1)
-    assert (third.applied_steps, third.loss_scale, third.skipped_in_a_row) == (1, 512.0, 0)
+    assert (third.applied_steps, third.loss_scale, third.skipped_in_a_row) == (1, 1024.0, 0)
     for copies_of_one in rig.every_copy():
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies_of_one[0]) for copy in copies_of_one)
 
@@ -256,13 +257,14 @@ def test_a_table_is_no_moving_statistic(keras: Keras) -> None:
     assert [list(variable.shape) for variable in found] == [[1024]]
 
 
-def test_the_scale_stops_at_its_floor(keras: Keras) -> None:
-    inputs, labels = examples(BATCH)
-    inputs[0] = 1e38
-    rig = Rig(keras, replicas=2, policy="mixed_float16", scale=8.0, data=(inputs, labels))
-    result = rig.loop.execute(rig.batches, 10)
-    assert result.loss_scale == FLOOR
-    assert (result.applied_steps, result.skipped_steps, result.skipped_in_a_row) == (0, 10, 10)
+def test_gradients_that_overflow_halve_the_scale(keras: Keras) -> None:
+    rig = Rig(keras, replicas=2, policy="mixed_float16", scale=CEILING)
+    first = rig.loop.execute(rig.batches, 1)
+    assert (first.applied_steps, first.loss_scale, first.failed_replica) == (0, CEILING / 2, 0)
+    assert not first.forward_failed
+    result = rig.loop.execute(rig.batches, 30)
+    assert result.applied_steps > 0
+    assert result.loss_scale == CEILING / 2**result.skipped_steps
 
 
 def test_the_scale_grows_after_enough_good_steps(keras3: Keras) -> None:

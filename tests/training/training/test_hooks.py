@@ -215,8 +215,8 @@ def test_a_recovery_begins_with_their_state_in_its_checkpoint(train: Train, data
         cut = train("remembering", folder, **until(EPOCH), **BEST, **data_with(0.0))
         if knows:
             (state,) = Path(cut.folder).glob(f"checkpoints/step-*{EPOCH}/state.json")
-            state.write_text(json.dumps(json.loads(state.read_text()) | {"checked": True, "checkedUntil": EPOCH + 3}))
-        ended.append(train("remembering", folder, training={"epochs": 4}, **BEST, **data_with(np.inf)))
+            state.write_text(json.dumps(json.loads(state.read_text()) | {"checked": True}))
+        ended.append(train("remembering", folder, training={"epochs": 4}, **BEST, **data_with(3e38)))
     back, straight = ended
     assert back.outcome == outcomes.SUCCEEDED, back.finished.message
     assert [way[:2] for way in back.ways_back] == [(EPOCH + 3, EPOCH)]
@@ -234,7 +234,7 @@ def test_without_a_checkpoint_they_start_again_and_trials_do_not_call_them(
     monkeypatch.setattr(training, "native_bfloat16", lambda: True)
     monkeypatch.setattr(policy_trials, "choose_policy", lambda trials: "float32")
     once = {"precision": {"policy": "Measure"}, "training": {"epochs": 1, "stepsPerExecution": 1}}
-    done = train("telling", **once, **data_with(np.inf))
+    done = train("telling", **once, **data_with(3e38))
     assert done.outcome == outcomes.SUCCEEDED, done.finished.message
     assert [way[:2] for way in done.ways_back] == [(3, 0)]
     assert len(done.result.measured) == 2

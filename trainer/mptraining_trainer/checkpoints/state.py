@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, JsonValue
 
-from mptraining_api.events import ExcludedRecord, Recovery, Trial
+from mptraining_api.events import Recovery, Trial
 from mptraining_api.model import AnyNumber, Model
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_storage import storage
@@ -42,11 +42,10 @@ class CheckpointState(Model):
     policy: str
     # The job's policy, which may be Measure; `policy` is the one in effect. None in checkpoints of older versions.
     asked_policy: str | None = None
+    # Updates are checked since a recovery.
     checked: bool = False
-    checked_until: int = 0
     recoveries: tuple[Recovery, ...] = ()
     measured: tuple[Trial, ...] = ()
-    excluded: tuple[ExcludedRecord, ...] = ()
     replicas: int
     # Number of examples per update.
     examples_per_step: int | None = None
@@ -81,13 +80,13 @@ def step_of(uri: str) -> int:
 
 
 def precision_from_checkpoint(
-    job: ResolvedJob, state: CheckpointState | None, *, fingerprint: str, available: Sequence[str]
+    job: ResolvedJob, state: CheckpointState | None, *, available: Sequence[str]
 ) -> PrecisionState | None:
     """Return the precision state from the checkpoint's state; None to begin with the job's policy.
 
     The result of an attempt holds for later attempts until the user sets another policy. On another accelerator too,
     except that its own policy is used, that of a recovery must be among the `available` ones there, and what was
-    measured is measured again. The excluded records hold only for data with this fingerprint.
+    measured is measured again.
     """
     if state is None:
         return None
@@ -98,14 +97,10 @@ def precision_from_checkpoint(
     policy = state.policy if state.asked_policy == asked else asked
     if moved and policy not in (asked, *available):
         policy = safer_policy(policy, available) or "float32"
-    # Under onNonFinite: Fail a bad batch must end the run and not be skipped.
-    fails = job.training is not None and job.training.on_non_finite == "Fail"
     return PrecisionState(
         requested_policy=asked,
         policy=policy,
-        checked=state.checked and not fails,
-        checked_until=state.checked_until,
+        checked=state.checked,
         recoveries=state.recoveries,
         trials=state.measured,
-        excluded=() if fails or state.fingerprint != fingerprint else state.excluded,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +84,9 @@ def open_data(
     columns = training_columns or schema.decide_columns(
         data, split_manifest, list(first.values()), lambda text: notice("FeaturesInferred", text)
     )
+    if training_columns is None and ":" not in data.preprocess:
+        # A function of the job may replace such values.
+        columns = replace(columns, columns=tuple(replace(column, must_be_finite=True) for column in columns.columns))
     _check_records(columns, first, reader)
     columns = schema.with_typical_sizes(columns, list(first.values()))
     mixed = False
@@ -241,14 +244,12 @@ class SkippedRecords:
     def __init__(self, worker: Worker, readers: Sequence[RecordReader]) -> None:
         self._worker = worker
         self._readers = tuple(readers)
-        self._excluded: list[BadRecord] = []
         self._saved = 0
         self._reported = 0
 
     @property
     def records(self) -> tuple[BadRecord, ...]:
-        """The damaged records, then those that are excluded for their values."""
-        return (*self._damaged, *self._excluded)
+        return tuple(bad for reader in self._readers for bad in reader.skipped)
 
     @property
     def manifest(self) -> str:
@@ -257,17 +258,8 @@ class SkippedRecords:
         folder = storage.join(self._worker.folder, run_folder.QUARANTINE)
         return f"{folder}/{run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)}.json"
 
-    @property
-    def _damaged(self) -> tuple[BadRecord, ...]:
-        return tuple(bad for reader in self._readers for bad in reader.skipped)
-
-    def exclude(self, records: Sequence[BadRecord]) -> None:
-        """Add records that every worker excludes for their values; only the chief records them."""
-        if self._worker.identity.is_chief:
-            self._excluded += records
-
     def publish(self, *, last: bool = False) -> None:
-        """Write the manifest if more records were skipped. The first and the last call also report damaged records."""
+        """Write the manifest if more records were skipped. The first and the last call also report them."""
         skipped = self.records
         identity = self._worker.identity
         name = run_folder.quarantine_name(identity.attempt, identity.incarnation, identity.index)
@@ -275,11 +267,10 @@ class SkippedRecords:
         if len(skipped) > self._saved:
             self._worker.outbox.put(_NAME, lambda: bad_record_policy.save(folder, name, skipped))
             self._saved = len(skipped)
-        damaged = self._damaged
-        if len(damaged) > self._reported and (last or not self._reported):
-            self._reported = len(damaged)
-            counted = "1 damaged record" if len(damaged) == 1 else f"{len(damaged)} damaged records"
-            text = f"{counted} skipped, the first in {damaged[0].uri}; all are named in {self.manifest}"
+        if len(skipped) > self._reported and (last or not self._reported):
+            self._reported = len(skipped)
+            counted = "1 damaged record" if len(skipped) == 1 else f"{len(skipped)} damaged records"
+            text = f"{counted} skipped, the first in {skipped[0].uri}; all are named in {self.manifest}"
             self._worker.telemetry.notice("BadRecordsSkipped", text, level="Warning")
 
     @contextmanager

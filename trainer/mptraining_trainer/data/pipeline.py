@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -113,13 +113,11 @@ class Split:
         preprocess: Preprocess,
         steps: int | None = None,
         add_class_weights: Callable[..., Any] | None = None,
-        excluded: Collection[int] = (),
     ) -> Any:
         """Return batches for one replica (inputs, labels, weights, and a mask if `masked`), for the replicas in turn.
 
-        `add_class_weights` adds class weights to a batch (inputs, labels). A record in `excluded` is treated as a
-        damaged one: another record with a mask of 0 replaces it. The dataset ends after `steps` steps, so that no more
-        is read than they need; without `steps` it does not end.
+        `add_class_weights` adds class weights to a batch (inputs, labels). The dataset ends after `steps` steps, so
+        that no more is read than they need; without `steps` it does not end.
         """
 
         return self._pipeline(
@@ -129,7 +127,6 @@ class Split:
             masked=masked,
             preprocess=preprocess,
             add_class_weights=add_class_weights,
-            excluded=excluded,
         )
 
     def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
@@ -164,14 +161,13 @@ class Split:
         training: bool = False,
         masked: bool = True,
         add_class_weights: Callable[..., Any] | None = None,
-        excluded: Collection[int] = (),
         taken: Taken | None = None,
     ) -> Any:
         """Return the batches of the records with these numbers."""
         if self.cached is not None:
-            dataset = self._from_memory(numbers, batch, excluded)
+            dataset = self._from_memory(numbers, batch)
         else:
-            dataset = self._from_records(numbers, batch, excluded, training=training, on_taken=taken)
+            dataset = self._from_records(numbers, batch, training=training, on_taken=taken)
         is_single = self.cached is None and is_decoded_singly(self.columns)
         if preprocess.per_example is not None and not is_single:
             dataset, is_single = dataset.unbatch(), True
@@ -196,19 +192,11 @@ class Split:
         size = max(1, batch * bytes_per_example(self.columns.columns))
         return dataset.prefetch(max(2, min(_MAX_PREFETCH, _PREFETCH_BYTES // size))).with_options(options())
 
-    def _from_memory(self, numbers: Numbers, batch: int, excluded: Collection[int]) -> Any:
-        filler, absent = 0, np.empty(0, np.int64)
-        if excluded:
-            assert self.cached is not None
-            # The filler of a damaged record may be any record, also an excluded one.
-            whole = np.array(self.cached[3])
-            whole[list(excluded)] = 0
-            filler, absent = int(np.argmax(whole)), np.flatnonzero(whole == 0)
-
+    def _from_memory(self, numbers: Numbers, batch: int) -> Any:
         def rows() -> Iterator[tuple[Any, ...]]:
             for piece in numbers.pieces():
-                there = (piece.records >= 0) & ~np.isin(piece.records, absent)
-                yield (np.where(there, piece.records, filler), there.astype(np.float32), numbers.seeds(piece))
+                there = piece.records >= 0
+                yield (np.where(there, piece.records, 0), there.astype(np.float32), numbers.seeds(piece))
 
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
             gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
@@ -227,11 +215,8 @@ class Split:
         )
         return dataset.map(gather, num_parallel_calls=threads(), deterministic=True)
 
-    def _from_records(
-        self, numbers: Numbers, batch: int, excluded: Collection[int], *, training: bool, on_taken: Taken | None
-    ) -> Any:
-        filler = self.first_readable(excluded)
-        excluded_numbers = np.array(sorted(excluded), np.int64)
+    def _from_records(self, numbers: Numbers, batch: int, *, training: bool, on_taken: Taken | None) -> Any:
+        filler = self.first_readable()
 
         def contents() -> Iterator[tuple[Any, ...]]:
             began = self.now()
@@ -245,9 +230,6 @@ class Split:
                         records, mask = self.take(stream, wanted, filler, on_taken)
                         if training and self.meter.first_record_seconds is None:
                             self.meter.first_record_seconds = self.now() - began
-                        if excluded_numbers.size:
-                            absent = np.isin(wanted, excluded_numbers)
-                            records[absent], mask[absent] = filler, 0
                         yield records, wanted, mask, seeds[rows]
             finally:
                 stream.close()
@@ -321,11 +303,9 @@ class Split:
             self.problems.append(problem)
             raise
 
-    def first_readable(self, excluded: Collection[int] = ()) -> bytes:
-        """Return the first record that can be decoded and is not excluded. Raises InvalidData if there is none."""
+    def first_readable(self) -> bytes:
+        """Return the first record that can be decoded. Raises InvalidData if there is none."""
         for number in range(self.count):
-            if number in excluded:
-                continue
             record = self.reader.read(np.array([number], np.int64))[0]
             if record is not None and not self._is_damaged(number, record):
                 return record

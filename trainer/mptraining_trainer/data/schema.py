@@ -53,7 +53,8 @@ class Column:
     of `boundaries` (in ascending order) that is enough; with `ragged` it is not padded. `length_name` is the name of a
     further input with its size. `default` is also the value of a feature that a record does not have; None if it must
     have it. `sequence`: see `Feature`. `typical_size` is an estimate of the first dimension for memory. `full_scale`:
-    a JPEG is never decoded at a reduced scale.
+    a JPEG is never decoded at a reduced scale. `must_be_finite`: a record with an infinite or NaN value cannot be
+    decoded.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Column:
     typical_size: float = 1.0
     is_label: bool = False
     full_scale: bool = False
+    must_be_finite: bool = False
 
     @property
     def is_variable(self) -> bool:

@@ -45,6 +45,8 @@ def read(serialized: Any, columns: Sequence[Column]) -> list[Any]:
         if not column.is_variable:
             # TensorFlow's optimizer removes a reshape that is none by the static shapes, and with it its error.
             tensor = tf.ensure_shape(tensor, [serialized.shape[0], *column.shape])
+        if column.must_be_finite and tensor.dtype.is_floating:
+            tensor = tf.ragged.map_flat_values(_finite, tensor)
         tensors.append(tensor)
     return tensors
 
@@ -210,6 +212,13 @@ def _cast(stored: Any, column: Column) -> Any:
     with tf.control_dependencies([tf.debugging.assert_equal(tf.cast(numbers, tf.int64), whole, outside)]):
         numbers = tf.identity(numbers)
     return cast.with_flat_values(numbers) if isinstance(cast, tf.RaggedTensor) else numbers
+
+
+def _finite(numbers: Any) -> Any:
+    """Return the numbers. Raises InvalidArgumentError if one is infinite or NaN."""
+    are_finite = tf.reduce_all(tf.math.is_finite(numbers))
+    with tf.control_dependencies([tf.debugging.assert_equal(are_finite, True, "a value that is infinite or NaN")]):
+        return tf.identity(numbers)
 
 
 def _grouped(values: Any, shape: Sequence[int | None]) -> Any:

@@ -285,21 +285,6 @@ def _divide(gradient: Any, scale: Any) -> Any:
     return gradient / scale
 
 
-def replace_rows(batch: Any, keep: Any, filler: Any, *, workers: int) -> Any:
-    """Return this replica's batch with each row where `keep` is False replaced by row `filler`; in replica context.
-
-    `keep` is a bool vector over the rows of all replicas, in the order of the data: worker r of n has those that are r
-    modulo n, and splits them into equal pieces for its replicas. All tensors of `batch` have the rows as first axis.
-    """
-    context = tf.distribute.get_replica_context()
-    replicas = context.num_replicas_in_sync // workers
-    size = keep.shape[0] // context.num_replicas_in_sync
-    worker, replica = context.replica_id_in_sync_group // replicas, context.replica_id_in_sync_group % replicas
-    kept = tf.gather(keep, (replica * size + tf.range(size)) * workers + worker)
-    rows = tf.where(kept, tf.range(size), filler)
-    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), batch)
-
-
 class RunningSum:
     """A float32 sum with its rounding error in a second variable; create it inside the strategy's scope.
 

@@ -55,22 +55,21 @@ class LossScaler:
         """Return scale, skipped steps and skipped steps in a row as float32 scalars, for the one host read."""
         return [tf.cast(value, tf.float32) for value in (self._scale, self._skipped, self._in_a_row)]
 
-    def update(self, finite: Any) -> None:
-        """Halve the scale after a non-finite step, double it after GROWTH_STEPS finite steps in a row, and count."""
-        good = tf.where(finite, self._good + 1, tf.zeros_like(self._good))
+    def update(self, finite: Any, forward_finite: Any) -> None:
+        """Count a step, which was skipped unless `finite`; both are bool scalars.
+
+        Halve the scale after gradients that are not finite, unless the forward pass, which is not scaled, is their
+        cause; double it after GROWTH_STEPS finite steps in a row.
+        """
         if self.dynamic:
+            good = tf.where(finite, self._good + 1, tf.zeros_like(self._good))
             grow = good >= GROWTH_STEPS
             grown = tf.where(grow, tf.minimum(self._scale * 2.0, CEILING), self._scale)
-            self._scale.assign(tf.where(finite, grown, tf.maximum(self._scale * 0.5, FLOOR)))
-            good = tf.where(grow, tf.zeros_like(good), good)
-        self._good.assign(good)
+            halved = tf.where(forward_finite, tf.maximum(self._scale * 0.5, FLOOR), self._scale)
+            self._scale.assign(tf.where(finite, grown, halved))
+            self._good.assign(tf.where(grow, tf.zeros_like(good), good))
         self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64))
         self._in_a_row.assign(tf.where(finite, tf.zeros_like(self._in_a_row), self._in_a_row + 1))
-
-    def undo_halving(self) -> None:
-        """Undo the halving after one skipped step: a bad record caused it, not the scale."""
-        if self.dynamic:
-            self._scale.assign(tf.minimum(self._scale * 2.0, CEILING))
 
     def state(self) -> ScalerState:
         return ScalerState(

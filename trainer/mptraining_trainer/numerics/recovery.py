@@ -2,29 +2,23 @@
 
     first incident   restore the last checkpoint; from then on check every update before it is applied and skip each
                      batch that is not finite
-    next incident    restore again and continue under the next safer policy of float16, bfloat16 and float32 that the
-                     device supports
-    no safer policy  continue to skip bad batches; when they persist, the run has diverged
+    next incident    when skipped steps persist, restore again and continue under the next safer policy of float16,
+                     bfloat16 and float32 that the device supports
+    no safer policy  the run has diverged
 
-Under every policy, a record that alone makes a batch non-finite is excluded, see `training.bad_rows`.
-
-Under mixed_float16 every update is checked from the start and loss scaling skips a few, so only persistent skips are an
-incident, and the next policy follows immediately. A run therefore has at most three recoveries. With `Fail` there is
-one, which runs step by step to find the first non-finite value.
+Under mixed_float16, and with `Fail`, every update is checked from the start. With `Fail` the run has diverged at the
+first incident.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from mptraining_api.events import ExcludedRecord, Recovery, Trial
+from mptraining_api.events import Recovery, Trial
 from mptraining_api.problems import Diverged
 from mptraining_api.resolved_job import ResolvedJob
-
-if TYPE_CHECKING:
-    from mptraining_records.reading.order import Position
 
 # Tensor Cores multiply float16 from Volta on, bfloat16 from Ampere on (NVIDIA, CUDA C++ Programming Guide).
 _FLOAT16_CAPABILITY, _BFLOAT16_CAPABILITY = 7.0, 8.0
@@ -35,51 +29,38 @@ WEIGHTS_NOT_FINITE = "the weights are no longer finite numbers"
 
 
 class NonFinite(Diverged):
-    """Non-finite values in or before step `step`.
+    """Non-finite values in or before step `step`, with which the run cannot continue under this policy."""
 
-    `position` is the data's position before that step, None if unknown.
-    """
-
-    def __init__(self, step: int, found: str, *, position: Position | None = None) -> None:
+    def __init__(self, step: int, found: str) -> None:
         super().__init__(
             f"step {step}",
             found,
             next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs.",
         )
         self.step = step
-        self.position = position
 
 
 @dataclass(frozen=True)
 class PrecisionState:
     """The precision of the training at present; `requested_policy` is the job's own policy.
 
-    `checked`: every update is checked before it is applied, because of an incident in or before the step
-    `checked_until`.
+    `checked`: every update is checked before it is applied, because of an incident.
     """
 
     requested_policy: str
     policy: str
     checked: bool = False
-    checked_until: int = 0
     recoveries: tuple[Recovery, ...] = ()
     trials: tuple[Trial, ...] = ()
-    excluded: tuple[ExcludedRecord, ...] = ()
-
-    @property
-    def skips_non_finite(self) -> bool:
-        """True if non-finite updates are skipped, by loss scaling or because they are checked."""
-        return self.checked or self.policy == "mixed_float16"
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """Restore the last checkpoint and continue under `precision_state`; `locate`: only find the bad value."""
+    """Restore the last checkpoint and continue under `precision_state`."""
 
     precision_state: PrecisionState
     from_step: int
     message: str
-    locate: bool = False
     # Seconds of training before the rollback.
     seconds: float = 0.0
 
@@ -113,19 +94,16 @@ def plan_rollback(
     state: PrecisionState, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
 ) -> Rollback | None:
     """Return the rollback for the incident; None if the run has diverged."""
-    checked = replace(state, checked=True, checked_until=incident.step)
     if on_non_finite == "Fail":
-        if state.skips_non_finite:
-            return None
-        return Rollback(checked, incident.step, incident.found, locate=True)
-    if not state.skips_non_finite:
+        return None
+    if not state.checked and state.policy != "mixed_float16":
         message = f"{incident.found}; such batches are skipped from here on"
-        return Rollback(checked, incident.step, message)
+        return Rollback(replace(state, checked=True), incident.step, message)
     policy = safer_policy(state.policy, available)
     if policy is None:
         return None
     message = f"{incident.found}; {policy} instead of {state.policy}"
-    return Rollback(replace(checked, policy=policy), incident.step, message)
+    return Rollback(replace(state, policy=policy, checked=True), incident.step, message)
 
 
 def job_with_policy(job: ResolvedJob, policy: str) -> ResolvedJob:

@@ -114,8 +114,6 @@ class RunContext:
     batching: Batching
     origin: Origin
     notice: Callable[..., None]
-    # Numbers of excluded records, see `training.bad_rows`.
-    excluded: frozenset[int] = frozenset()
 
     @property
     def data(self) -> ResolvedData:
@@ -129,7 +127,7 @@ class RunContext:
 
     @property
     def masked(self) -> bool:
-        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip" or bool(self.excluded)
+        return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip"
 
     @property
     def example(self) -> ExampleSpec:
@@ -307,7 +305,6 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
         share=context.share,
         batch=context.batching.examples_per_step // context.job.replicas,
         masked=context.masked,
-        excluded=context.excluded,
         preprocess=preprocess,
         steps=steps,
         add_class_weights=_class_weights(context),

@@ -26,7 +26,6 @@ from mptraining_trainer.numerics.loss_scaling import LossScaler
 from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
-from mptraining_trainer.training.bad_rows import RecordExclusion
 from mptraining_trainer.training.hooks import Hooks
 from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
@@ -95,40 +94,6 @@ class Speed:
         return round((self._now() - began) / (step - first) * (total_steps - step), 1)
 
 
-# Returns an iterator for the loop from a position on, over a number of steps.
-MakeIterator = Callable[[Position, int], Any]
-
-
-@dataclass(frozen=True)
-class NonFiniteHandling:
-    """Handling of infinite and NaN values: exclusion of the records that cause them, then the check of the rest.
-
-    `exclusion` is None where bad steps are not skipped.
-    """
-
-    first_state: PrecisionState
-    monitor: NonFiniteMonitor
-    exclusion: RecordExclusion | None = None
-
-    @property
-    def precision_state(self) -> PrecisionState:
-        """The precision state, with the records that are excluded by now."""
-        return self.first_state if self.exclusion is None else self.exclusion.precision_state
-
-    def check(
-        self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]
-    ) -> MakeIterator | None:
-        """Return the loop's new source of iterators if further records were excluded, else None. Raise NonFinite.
-
-        The arguments are those of `NonFiniteMonitor.check`.
-        """
-        make_iterator = None
-        if self.exclusion is not None and self.exclusion.check(execution, before, steps, position):
-            make_iterator = self.exclusion.built.make_iterator
-        self.monitor.check(execution, before, steps, position, cause_excluded=make_iterator is not None)
-        return make_iterator
-
-
 @dataclass(kw_only=True)
 class FitLoop:
     """Runs the steps from a position to the end, and validation, checkpoints and hooks between two executions.
@@ -145,7 +110,10 @@ class FitLoop:
     # The steps at which training pauses, and the first number of steps per execution.
     boundaries: Boundaries
     steps_per_execution: StepsPerExecution
-    non_finite: NonFiniteHandling
+    precision_state: PrecisionState
+    non_finite: NonFiniteMonitor
+    # Describes the records of the step at a position.
+    describe_records: Callable[[Position], str]
     hooks: Hooks
     skipped_records: SkippedRecords
     meter: InputMeter
@@ -166,11 +134,6 @@ class FitLoop:
         self._loss_sum, self._loss_steps = 0.0, 0.0
         self._weights_non_finite = False
 
-    @property
-    def precision_state(self) -> PrecisionState:
-        """The precision state, with the records that are excluded by now."""
-        return self.non_finite.precision_state
-
     def run(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Train to the last step or until a callback stops training; set `last_step`; return the last metrics,
         validation's with `val_`. Raise Preempted, NonFinite.
@@ -186,7 +149,6 @@ class FitLoop:
                 self.loop.reset_metrics()
                 self._loss_sum, self._loss_steps = 0.0, 0.0
             steps = min(self.steps_per_execution.steps, boundaries.steps_until_next(step))
-            steps = self.non_finite.monitor.limit_steps(step, steps)
             hooks.execution_begins(step)
             self._profiling.before_execution(step)
             before = now()
@@ -200,14 +162,15 @@ class FitLoop:
                 )
             took = now() - before
             self.training_seconds += took
-            advance = partial(self.batching.advance, position)
-            make_iterator = self.non_finite.check(execution, step, steps, advance)
+            self.non_finite.check(
+                execution,
+                step,
+                steps,
+                partial(self._records_of_step, position),
+            )
             step += steps
             self._profiling.after_execution(step)
             position = self.batching.advance(position, steps)
-            iterator = (
-                iterator if make_iterator is None else make_iterator(position, max(0, boundaries.total_steps - step))
-            )
             self._record(execution)
             trained = self._epoch_loss() | execution.metrics
             metrics |= trained
@@ -241,6 +204,9 @@ class FitLoop:
         self._profiling.finish(step)
         self.last_step = step
         return metrics
+
+    def _records_of_step(self, position: Position, done: int) -> str:
+        return self.describe_records(self.batching.advance(position, done))
 
     def _finish_pending_step(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Report the metrics of the last step and call its hooks if an earlier attempt ended before it could."""
@@ -390,10 +356,8 @@ class FitLoop:
             policy=precision_state.policy,
             asked_policy=precision_state.requested_policy,
             checked=precision_state.checked,
-            checked_until=precision_state.checked_until,
             recoveries=precision_state.recoveries,
             measured=precision_state.trials,
-            excluded=precision_state.excluded,
             replicas=job.replicas,
             examples_per_step=self.batching.examples_per_step,
             loss_scale=scaling.scale if scaling else None,

@@ -13,7 +13,7 @@ FINITE, NOT_FINITE = tf.constant(True), tf.constant(False)
 
 def after(scaler: LossScaler, *, scale: float = 64.0, good_steps: int = 0, finite: bool = True) -> ScalerState:
     scaler.restore(ScalerState(scale, good_steps, 0, 0))
-    scaler.update(FINITE if finite else NOT_FINITE)
+    scaler.update(FINITE if finite else NOT_FINITE, FINITE)
     return scaler.state()
 
 
@@ -37,28 +37,22 @@ def test_a_dynamic_scale(scale: float, good_steps: int, finite: bool, expected: 
 def test_a_fixed_scale_and_one_that_is_not_used_never_change(scaler: dict[str, bool]) -> None:
     assert after(LossScaler(**scaler), good_steps=GROWTH_STEPS - 1).scale == 64.0
     assert after(LossScaler(**scaler), finite=False).scale == 64.0
-    fixed = LossScaler(**scaler)
-    fixed.undo_halving()
-    assert fixed.state().scale == 1.0
 
 
 def test_skipped_steps_are_counted_in_all_and_in_a_row() -> None:
     scaler = LossScaler(initial=64.0, dynamic=True)
     seen = []
     for finite in (NOT_FINITE, NOT_FINITE, FINITE, NOT_FINITE):
-        scaler.update(finite)
+        scaler.update(finite, FINITE)
         seen.append([float(value) for value in scaler.readings()])
     assert seen == [[32.0, 1.0, 1.0], [16.0, 2.0, 2.0], [16.0, 2.0, 0.0], [8.0, 3.0, 1.0]]
 
 
-def test_the_halving_for_a_bad_record_is_undone() -> None:
+def test_a_forward_pass_that_is_not_finite_does_not_change_the_scale() -> None:
     scaler = LossScaler(initial=64.0, dynamic=True)
-    scaler.update(NOT_FINITE)
-    scaler.undo_halving()
+    scaler.update(FINITE, FINITE)
+    scaler.update(NOT_FINITE, NOT_FINITE)
     assert scaler.state() == ScalerState(64.0, 0, 1, 1)
-    scaler.restore(ScalerState(CEILING, 0, 0, 0))
-    scaler.undo_halving()
-    assert scaler.state().scale == CEILING
 
 
 def test_a_state_is_restored_as_it_was() -> None:
