@@ -82,9 +82,9 @@ def _train(environment: MutableMapping[str, str]) -> int:
     preemption.watch()
 
     # TensorFlow reads TF_USE_LEGACY_KERAS when it is imported.
-    from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
+    from mptraining_trainer.scripts.job_of_script import job_of_script
 
-    if with_keras_of_script(job, environment, lambda *_, **__: None).keras == "Legacy":
+    if job_of_script(job, environment, lambda *_, **__: None).keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
 
     from mptraining_trainer.reporting.telemetry import as_whole_lines

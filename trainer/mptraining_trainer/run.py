@@ -28,7 +28,7 @@ from mptraining_trainer.reporting.scalar_writer import ScalarWriter
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
 from mptraining_trainer.reporting.tracking_processes import CLOSE_SECONDS, PREEMPTED_SECONDS, TrackingProcesses
-from mptraining_trainer.scripts.keras_of_script import with_keras_of_script
+from mptraining_trainer.scripts.job_of_script import job_of_script
 from mptraining_trainer.train import train
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
@@ -57,7 +57,7 @@ def run(
     reporter = _reporter(identity, telemetry, environment)
     oom_watch = OomWatch(telemetry, identity, report=reporter.on_event if reporter else None)
     scalars = _scalars(identity, telemetry, folder, outbox)
-    job = with_keras_of_script(job, environment, telemetry.notice)
+    job = job_of_script(job, environment, telemetry.notice)
     exit_stack = ExitStack()
     exit_stack.enter_context(report_storage_retries(telemetry))
     worker = Worker(

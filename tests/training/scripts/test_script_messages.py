@@ -105,15 +105,12 @@ def test_what_cannot_run_ends_with_what_to_change(name: str, tmp_path: Path, thr
     assert [each for each in words if each not in done.message] == [], done.message
 
 
-def test_settings_that_come_too_late_are_reported(tmp_path: Path, through_us: ThroughUs) -> None:
-    text = (
-        "import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(3)\n"
-        "tf.config.threading.set_inter_op_parallelism_threads(3)\ntf.config.set_visible_devices([], 'GPU')\n"
-        "tf.config.experimental.set_memory_growth\nprint('LOSSES', [1])\n"
-    )
+def test_settings_that_come_too_late_say_what_to_delete(tmp_path: Path, through_us: ThroughUs) -> None:
+    text = "import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(3)\n"
     done = through_us(text, tmp_path)
-    assert (done.outcome.reason, done.losses) == ("Succeeded", [1.0])
-    assert "parallelism_threads: TensorFlow runs already" in done.notices["SettingIgnored"]
+    assert done.outcome.reason == "ProgramFailed"
+    assert "train.py:2: " in done.message
+    assert "TensorFlow runs already, with the devices and threads of the job: delete the line" in done.message
 
 
 def test_old_names_are_noticed_before_the_script_runs(tmp_path: Path, through_us: ThroughUs) -> None:

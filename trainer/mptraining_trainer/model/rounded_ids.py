@@ -6,10 +6,7 @@ dtype: float16 makes 20000 of 19997, bfloat16 keeps 8 bits. The layer then casts
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +15,6 @@ import tensorflow as tf
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.first_look import as_tensor
-from mptraining_trainer.reporting.telemetry import Notify
 
 # Integers above this are not all representable: significant bits are 24, 11 and 8.
 _EXACT = {"float32": 2**24, "float16": 2048, "bfloat16": 256}
@@ -62,36 +58,6 @@ def rounded_ids(keras: Keras, compiled: CompiledModel, inputs: Any) -> str | Non
         if (_bound(layer) or largest) > _EXACT[dtype]:
             return _warning(f"the layer {layer.name if layer else name!r}", dtype)
     return None
-
-
-@contextmanager
-def warn_about_rounded_ids(keras: Keras, notice: Notify) -> Iterator[None]:
-    """Warn about ids that reach a layer in half precision while a script runs, whose models and data are its own."""
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def check(layer: Any, ids: Any) -> None:
-        dtype = getattr(ids, "dtype", None)
-        name = tf.as_dtype(dtype).name if dtype is not None else ""
-        bound = _bound(layer)
-        if name in ("float16", "bfloat16") and (bound is None or bound > _EXACT[name]):
-            notice(_TOPIC, _warning(f"the {type(layer).__name__} {layer.name!r}", name), level="Warning")
-
-    def patched(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(self: Any, inputs: Any, *more: Any, **named: Any) -> Any:
-            check(self, inputs)
-            return original(self, inputs, *more, **named)
-
-        # tf_keras passes `training` to a layer that takes any keyword, and does not look at `__wrapped__`.
-        call.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-        return call
-
-    with ExitStack() as restored:
-        for name in _TAKES_IDS:
-            layer = getattr(keras.module.layers, name)
-            restored.callback(setattr, layer, "call", layer.call)
-            layer.call = patched(layer.call)
-        yield
 
 
 def _warning(what: str, dtype: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mptraining_trainer.scripts import old_names
@@ -24,6 +25,19 @@ class Circumstances:
     @property
     def set_legacy(self) -> str:
         return "keras: Legacy, and import tf_keras in place of keras" if self.bare else "keras: Legacy"
+
+    @property
+    def dtype(self) -> str:
+        return self.policy.removeprefix("mixed_")
+
+    @property
+    def whose(self) -> str:
+        return "the job's" if self.policy == self.policy_of_job else "the script's own"
+
+    @property
+    def wider(self) -> str:
+        is_of_job = self.policy == self.policy_of_job
+        return "set precision: {policy: float32}" if is_of_job else "leave set_global_policy out"
 
 
 # TensorFlow's messages for a strategy's variables that are used outside `strategy.run`.
@@ -59,77 +73,88 @@ _MISMATCH = re.compile(
     r"|dtype is \S+ but Op is trying to write dtype \S+"
     r"|enters the loop with type .{1,25} but has type .{1,25} after"
 )
+_TOO_LATE = re.compile("after initialization|after being initialized|have been initialized")
 _INDEX = re.compile(r"indices\[.*\] = \d+ is not in \[0, \d+\)")
 _TPU = re.compile(r"Please provide a TPU Name to connect to|TPUs? (?:not found|in the cluster)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Hint:
+    """The change to make after the errors that `is_meant` accepts by their text; `change` has fields of the run."""
+
+    is_meant: Callable[[str, Circumstances], bool]
+    change: str
+
+
+def _on_replicas_of_keras_3(run: Circumstances) -> bool:
+    return run.replicas > 1 and not run.legacy
+
+
+# The first that is meant counts.
+_HINTS = (
+    _Hint(
+        lambda text, run: (
+            "has no attribute" in text
+            and ("'set_policy'" in text or ("mixed_precision" in text and "'experimental'" in text))
+        ),
+        old_names.OLD_MIXED_PRECISION["set_policy"],
+    ),
+    _Hint(
+        lambda text, run: "has no attribute 'enable_mixed_precision_graph_rewrite'" in text,
+        old_names.OLD_MIXED_PRECISION["enable_mixed_precision_graph_rewrite"],
+    ),
+    _Hint(
+        lambda text, run: bool(_TPU.search(text)),
+        "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
+        "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
+        "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}.",
+    ),
+    _Hint(
+        lambda text, run: bool(_TOO_LATE.search(text)),
+        "TensorFlow runs already, with the devices and threads of the job: delete the line, and set accelerator.",
+    ),
+    _Hint(
+        lambda text, run: run.in_job_scope and any(words in text for words in _CUSTOM_LOOP),
+        "A custom loop on <replicas> replicas calls its step by strategy.run(step, args=(batch,)), with batches of "
+        "strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss divided "
+        "by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
+        "strategy: None for a strategy of the script's own.",
+    ),
+    _Hint(
+        lambda text, run: _on_replicas_of_keras_3(run) and bool(_SIZES.search(text)),
+        "Keras 3 needs every first batch, that of the validation too, to be divisible by the <replicas> replicas, and "
+        "no text as input: take a batch_size that is a multiple of <replicas> with drop_remainder=True, or "
+        "<set_legacy>.",
+    ),
+    _Hint(
+        lambda text, run: _on_replicas_of_keras_3(run) and "You must feed a value for placeholder tensor" in text,
+        "On <replicas> replicas no variable can be made within a traced step: build layers and optimizers before fit "
+        "(optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1.",
+    ),
+    _Hint(
+        lambda text, run: _on_replicas_of_keras_3(run) and "Unable to automatically build the model" in text,
+        "On <replicas> replicas Keras 3 calls the model before it trains: give it a call that takes a batch, build all "
+        "of its layers before fit, or set accelerator.countPerNode: 1 or <set_legacy>.",
+    ),
+    _Hint(
+        lambda text, run: not run.legacy and old_names.is_keras_2_message(text),
+        "This is Keras 2 code, which tf_keras runs: set <set_legacy>.",
+    ),
+    _Hint(
+        lambda text, run: run.policy.startswith("mixed_") and _is_dtype_error(text),
+        "Layers compute in <dtype> under <whose> policy <policy>, and the script was written for float32: <wider>, or "
+        "cast with tf.cast(…, tf.float32) where the two meet.",
+    ),
+)
 
 
 def next_step(error: BaseException, run: Circumstances) -> str | None:
     """Return the change to the script or the job, in one line; None for an unknown error."""
     text = f"{type(error).__name__}: {error}"
-    found = (_renamed(text), _tpu(text), _custom_loop(text, run), _batch(text, run), _unbuilt(text, run))
-    last = (_keras_2(error, text, run), _policy(text, run))
-    return next((each for each in (*found, *last) if each is not None), None)
-
-
-def _renamed(text: str) -> str | None:
-    if "has no attribute" not in text:
-        return None
-    if "mixed_precision" in text and "'experimental'" in text:
-        return old_names.OLD_MIXED_PRECISION["set_policy"]
-    return next((change for name, change in old_names.OLD_MIXED_PRECISION.items() if f"'{name}'" in text), None)
-
-
-def _tpu(text: str) -> str | None:
-    if not _TPU.search(text):
-        return None
-    return (
-        "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
-        "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
-        "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}."
-    )
-
-
-def _custom_loop(text: str, run: Circumstances) -> str | None:
-    if not run.in_job_scope or not any(words in text for words in _CUSTOM_LOOP):
-        return None
-    return (
-        f"A custom loop on {run.replicas} replicas calls its step by strategy.run(step, args=(batch,)), with batches "
-        "of strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss "
-        "divided by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
-        "strategy: None for a strategy of the script's own."
-    )
-
-
-def _batch(text: str, run: Circumstances) -> str | None:
-    if run.replicas == 1 or run.legacy or not _SIZES.search(text):
-        return None
-    return (
-        f"Keras 3 needs every first batch, that of the validation too, to be divisible by the {run.replicas} "
-        f"replicas, and no text as input: take a batch_size that is a multiple of {run.replicas} with "
-        f"drop_remainder=True, or {run.set_legacy}."
-    )
-
-
-def _unbuilt(text: str, run: Circumstances) -> str | None:
-    if run.replicas == 1 or run.legacy:
-        return None
-    if "You must feed a value for placeholder tensor" in text:
-        return (
-            f"On {run.replicas} replicas no variable can be made within a traced step: build layers and optimizers "
-            "before fit (optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1."
-        )
-    if "Unable to automatically build the model" not in text:
-        return None
-    return (
-        f"On {run.replicas} replicas Keras 3 calls the model before it trains: give it a call that takes a batch, "
-        f"build all of its layers before fit, or set accelerator.countPerNode: 1 or {run.set_legacy}."
-    )
-
-
-def _keras_2(error: BaseException, text: str, run: Circumstances) -> str | None:
-    if run.legacy or not (old_names.is_keras_2_message(text) or _assigns_a_callback_s_model(error)):
-        return None
-    return f"This is Keras 2 code, which tf_keras runs: set {run.set_legacy}."
+    if _assigns_a_callback_s_model(error):
+        text = f"{text}\n{old_names.CALLBACK_MODEL}"
+    change = next((hint.change for hint in _HINTS if hint.is_meant(text, run)), None)
+    return change and re.sub("<([a-z_]+)>", lambda field: str(getattr(run, field[1])), change)
 
 
 def _assigns_a_callback_s_model(error: BaseException) -> bool:
@@ -139,19 +164,6 @@ def _assigns_a_callback_s_model(error: BaseException) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     classes = type(frame.f_locals.get("self")).__mro__
     return any((each.__module__.partition(".")[0], each.__name__) == ("keras", "Callback") for each in classes)
-
-
-def _policy(text: str, run: Circumstances) -> str | None:
-    if not run.policy.startswith("mixed_") or not _is_dtype_error(text):
-        return None
-    if run.policy == run.policy_of_job:
-        whose, change = "the job's", "set precision: {policy: float32}"
-    else:
-        whose, change = "the script's own", "leave set_global_policy out"
-    return (
-        f"Layers compute in {run.policy.removeprefix('mixed_')} under {whose} policy {run.policy}, and the script "
-        f"was written for float32: {change}, or cast with tf.cast(…, tf.float32) where the two meet."
-    )
 
 
 def _is_dtype_error(text: str) -> bool:

@@ -38,16 +38,12 @@ from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.forked_child import drop_in_children, user_code
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.model.rounded_ids import warn_about_rounded_ids
 from mptraining_trainer.notebook_shell import source_location
 from mptraining_trainer.reporting.error_text import error_text
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.secrets import SecretValues
 from mptraining_trainer.scripts.error_hints import Circumstances, next_step
 from mptraining_trainer.scripts.job_scope import job_scope
-from mptraining_trainer.scripts.late_settings import ignore_late_settings
-from mptraining_trainer.scripts.own_optimizers import build_optimizers_early
-from mptraining_trainer.scripts.own_step_scaling import apply_undivided_outside_of_fit, scale_own_train_step
 from mptraining_trainer.scripts.tuner_search import TunerSearch
 
 
@@ -78,7 +74,6 @@ class Addition(Enum):
     SAVE = ("NotSaved", "the checkpoint could not be saved")
     PROGRESS = ("NotReported", "progress could not be reported")
     PROFILE = ("NotProfiled", "the profile could not be recorded")
-    SCALE = ("LossNotScaled", "the loss could not be scaled")
     POLICY = ("PolicyUnknown", "the policy of the model's layers could not be read")
     BEST = ("NoBestModel", "the model of the search's best trial could not be loaded")
     EXPORT = ("NotExported", "the model could not be exported")
@@ -251,16 +246,12 @@ def run_script(
     fits = Fits(strategy, context, tuners)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
     with contextlib.ExitStack() as around:
-        # A forked child has a TensorFlow that is initialized, too.
-        around.enter_context(ignore_late_settings(context.notice))
         around.enter_context(_as_main(path, folder, script))
         changes = around.enter_context(contextlib.ExitStack())
         around.callback(drop_in_children(changes.close))
         for generation in generations:
             changes.enter_context(_wrapped_fit(generation, fits))
             changes.enter_context(_refuse_graph_mode(generation))
-            changes.enter_context(warn_about_rounded_ids(generation, context.notice))
-            changes.enter_context(build_optimizers_early(generation))
         changes.enter_context(job_scope(generations, job.precision.policy, strategy))
         if tuners is not None:
             changes.enter_context(tuners.around_script())
@@ -353,36 +344,11 @@ def _wrapped_fit(keras: Keras, fits: Fits) -> Iterator[None]:
             history.history[name] = [*values, *history.history.get(name, [])]
         return history
 
-    make_train_function = keras.module.Model.make_train_function
-
-    @functools.wraps(make_train_function)
-    def scaled(model: Any, *args: Any, **kwargs: Any) -> Any:
-        # The step is scaled here, because `train_on_batch` trains without `fit`.
-        fits.run_addition(Addition.SCALE, lambda: scale_own_train_step(model, keras, fits.context.notice))
-        return make_train_function(model, *args, **kwargs)
-
-    # `compile` is replaced on its defining class: `load_model` does not compile a class that overrides it.
-    owner = next(each for each in keras.module.Model.__mro__ if "compile" in vars(each))
-    compile_model = owner.compile
-
-    @functools.wraps(compile_model)
-    def compiled(model: Any, *args: Any, **kwargs: Any) -> Any:
-        found = compile_model(model, *args, **kwargs)
-        given = args[0] if args else kwargs.get("optimizer")
-        fits.run_addition(
-            Addition.SCALE, lambda: apply_undivided_outside_of_fit(model, given, keras, fits.context.notice)
-        )
-        return found
-
-    owner.compile = compiled
     keras.module.Model.fit = functools.wraps(original)(fit)
-    keras.module.Model.make_train_function = scaled
     try:
         yield
     finally:
-        owner.compile = compile_model
         keras.module.Model.fit = original
-        keras.module.Model.make_train_function = make_train_function
 
 
 @contextlib.contextmanager

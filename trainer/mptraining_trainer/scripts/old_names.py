@@ -26,6 +26,8 @@ OLD_MIXED_PRECISION = MappingProxyType(
     }
 )
 
+# Of an assignment to the property of a Keras callback, which other classes have too.
+CALLBACK_MODEL = "a callback's model is assigned"
 # Keras 3's error messages for Keras 2 code.
 _MESSAGES = re.compile(
     r"object has no attribute 'lr'"
@@ -43,6 +45,7 @@ _MESSAGES = re.compile(
     # tf_keras passes `training` to a `call` without a default for it; the message is that of `Signature.bind`.
     r"|missing a required argument: 'training'"
     r"|A KerasTensor cannot be used as input to a TensorFlow function"
+    rf"|{CALLBACK_MODEL}"
     r"|has no attribute '(?:" + "|".join(sorted(name.rpartition(".")[2] for name in KERAS_2_ONLY)) + ")'"
 )
 

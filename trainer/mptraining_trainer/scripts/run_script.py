@@ -262,6 +262,14 @@ class _Script:
                 f"no Keras loss (tf.reduce_mean of something) has to be divided by {replicas}, as Keras does with its",
             )
         scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
+        if scaled and self.keras_of(model).has_unscaled_step(model):
+            self.notice(
+                "LossNotScaled",
+                f"{type(model).__name__}.train_step does not call optimizer.scale_loss, by whose scale Keras 3 divides "
+                "the gradients under mixed_float16, so that they become almost zero. precision: {policy: float32} or "
+                "mixed_bfloat16 needs no scale",
+                level="Warning",
+            )
         if scaled and replicas > 1:
             self.notice(
                 "LossScalingWrong",
