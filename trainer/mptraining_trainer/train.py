@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api import events, run_folder
-from mptraining_api.launch import SOURCE_FOLDER, WorkerIdentity
+from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidData, ResumeRefused
 from mptraining_api.resolve.batch_size import scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
@@ -79,134 +79,173 @@ from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 
-def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
-    worker: Worker,
-    built: BuildResult,
-    hooks: Hooks,
-    checkpointer: Checkpointer,
-    state: CheckpointState | None,
-    precision_state: PrecisionState,
-    available: Sequence[str],
-    rollback: Rollback | None,
-    spent_seconds: float,
-) -> TrainingResult | Rollback:
-    """Train from the restored checkpoint to the last step, or until a value is infinite or NaN.
+@dataclass(frozen=True)
+class Session:
+    """A model under one policy, trained from a checkpoint to the last step, or until a value is infinite or NaN.
 
-    `state` is the checkpoint's, None to begin at step 0. `hooks` are those of the built model; their state is restored
-    here. `rollback` is the one that ended the previous session, `spent_seconds` is the time of training before this
-    session.
+    `hooks` are those of the built model. `state` is the checkpoint's, None to begin at step 0. `rollback` is the one
+    that ended the previous session, `spent_seconds` is the time of training before this session.
     """
-    context, loop, scaler = built.context, built.loop, built.scaler
-    strategy, keras, datasets = context.strategy, context.keras, context.datasets
-    share, batching = context.share, context.batching
-    data, validation = datasets.training, datasets.validation
-    job, telemetry = built.job, worker.telemetry
-    worker = replace(worker, job=job)
-    for finding in built.findings:
-        telemetry.notice(finding.topic, finding.message, level="Warning")
 
-    first = context.first
-    step, position = 0, first
+    worker: Worker
+    built: BuildResult
+    hooks: Hooks
+    checkpointer: Checkpointer
+    state: CheckpointState | None
+    precision_state: PrecisionState
+    rollback: Rollback | None
+    spent_seconds: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """The step and the position in the data after which a session begins, and the steps at which it pauses."""
+
+    step: int
+    position: Position
+    boundaries: Boundaries
+
+
+def run_session(session: Session, available: Sequence[str]) -> TrainingResult | Rollback:
+    """Restore, announce, fit and finish; return the rollback if it has to begin again. Raise Diverged."""
+    start = restore(session)
+    session = announce(session, start)
+    fit_loop = make_fit_loop(session, start)
+    try:
+        metrics = fit(session, start, fit_loop)
+    except NonFinite as incident:
+        fit_loop.abandon()
+        session.hooks.callbacks.abandon()
+        return _rollback(session, incident, available, session.spent_seconds + fit_loop.training_seconds)
+    return finish(session, start, fit_loop, metrics)
+
+
+def restore(session: Session) -> Start:
+    """Restore the loop's own values from the checkpoint; require that all workers begin alike."""
+    worker, built, state = session.worker, session.built, session.state
+    context, job = built.context, built.job
+    step, position = 0, context.first
     if state is not None:
         step = state.step
-        position = replace(first, seed=state.seed, epoch=state.epoch, examples=state.examples, mixed=state.mixed)
-        _warn_about_batch_size(state, built, telemetry.notice)
-        if scaler is not None:
-            _restore_scaler(scaler, state, job.precision.policy)
-        loop.sync_after_restore()
-    boundaries = _boundaries(job, context.training, batching, step, position, with_validation=validation is not None)
-
+        position = replace(position, seed=state.seed, epoch=state.epoch, examples=state.examples, mixed=state.mixed)
+        _warn_about_batch_size(state, built, worker.telemetry.notice)
+        if built.scaler is not None:
+            _restore_scaler(built.scaler, state, job.precision.policy)
+        built.loop.sync_after_restore()
+    data, validation = context.datasets.training, context.datasets.validation
     if job.processes > 1:
         require_agreement(
-            strategy,
+            context.strategy,
             worker.identity,
             data=f"{data.dataset.fingerprint} {validation.dataset.fingerprint if validation else None}",
-            checkpoint=f"{step} {position} {precision_state}",
+            checkpoint=f"{step} {position} {session.precision_state}",
             folder=worker.folder,
         )
+    with_validation = validation is not None
+    boundaries = _boundaries(job, context.training, context.batching, step, position, with_validation=with_validation)
+    return Start(step, position, boundaries)
 
-    if rollback is None:
-        telemetry.emit(
-            events.Started,
-            **started_fields(job, keras, strategy),
-            global_batch_size=job.global_batch_size,
-            total_steps=boundaries.total_steps,
-            steps_per_epoch=boundaries.steps_per_epoch,
-            first_step=step,
-            steps_per_execution=hooks.callbacks.steps_per_execution,
-            train_examples=data.count,
-            validation_examples=validation.count if validation else None,
-            parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
-            features=data.columns.describe(),
-            cache=datasets.meter.cache,
-            first_record_seconds=datasets.meter.first_record_seconds,
-            start_up_seconds=telemetry.process_seconds(),
-            measured=precision_state.trials,
-        )
-    else:
-        precision_state = rollback.with_recovery(step)
+
+def announce(session: Session, start: Start) -> Session:
+    """Report the findings about the program, and the start or the recovery, which the returned session has."""
+    worker, built, rollback = session.worker, session.built, session.rollback
+    job, telemetry, datasets = built.job, worker.telemetry, built.context.datasets
+    for finding in built.findings:
+        telemetry.notice(finding.topic, finding.message, level="Warning")
+    if rollback is not None:
+        precision_state = rollback.with_recovery(start.step)
         telemetry.emit(events.Recovered, **dict(precision_state.recoveries[-1]))
+        return replace(session, precision_state=precision_state)
+    telemetry.emit(
+        events.Started,
+        **started_fields(job, built.context.keras, built.context.strategy),
+        global_batch_size=job.global_batch_size,
+        total_steps=start.boundaries.total_steps,
+        steps_per_epoch=start.boundaries.steps_per_epoch,
+        first_step=start.step,
+        steps_per_execution=session.hooks.callbacks.steps_per_execution,
+        train_examples=datasets.training.count,
+        validation_examples=datasets.validation.count if datasets.validation else None,
+        parameters=int(sum(math.prod(variable.shape) for variable in built.program.model.trainable_variables)),
+        features=datasets.training.columns.describe(),
+        cache=datasets.meter.cache,
+        first_record_seconds=datasets.meter.first_record_seconds,
+        start_up_seconds=telemetry.process_seconds(),
+        measured=session.precision_state.trials,
+    )
+    return session
 
-    # Training
-    hooks.begin(boundaries, state, checkpointer.extra_arrays, fence=worker.fence)
-    skipped = SkippedRecords(worker, [split.reader for split in (data, validation) if split is not None])
+
+def make_fit_loop(session: Session, start: Start) -> FitLoop:
+    """Return the fit loop of the session, as the checkpoint left it."""
+    worker, built, hooks = session.worker, session.built, session.hooks
+    context, scaler, datasets = built.context, built.scaler, built.context.datasets
+    validation = datasets.validation
+    splits = (datasets.training, validation)
     monitor = NonFiniteMonitor(
-        precision_state.policy,
+        session.precision_state.policy,
         context.training.on_non_finite,
-        telemetry.notice,
+        worker.telemetry.notice,
         skipped=scaler.state().skipped_steps if scaler else 0,
         dynamic=scaler is not None and scaler.dynamic,
-        total_steps=boundaries.total_steps,
+        total_steps=start.boundaries.total_steps,
     )
     fit_loop = FitLoop(
-        worker=worker,
-        loop=loop,
+        worker=replace(worker, job=built.job),
+        loop=built.loop,
         scaler=scaler,
-        checkpointer=checkpointer,
-        batching=batching,
-        boundaries=boundaries,
+        checkpointer=session.checkpointer,
+        batching=context.batching,
+        boundaries=start.boundaries,
         steps_per_execution=StepsPerExecution.begin(hooks.callbacks.steps_per_execution),
-        precision_state=precision_state,
+        precision_state=session.precision_state,
         non_finite=monitor,
         describe_records=partial(describe_records, context),
         hooks=hooks,
-        skipped_records=skipped,
+        skipped_records=SkippedRecords(worker, [split.reader for split in splits if split is not None]),
         meter=datasets.meter,
-        learning_rate=partial(keras.learning_rate, built.optimizer),
-        validation=_validation_iterator(strategy, validation, built.preprocess, job, share) if validation else None,
+        learning_rate=partial(context.keras.learning_rate, built.optimizer),
+        validation=_validation_iterator(context, validation, built.preprocess) if validation else None,
     )
-    if state is not None:
-        fit_loop.resume(state)
-    iterator = built.make_iterator(position, max(0, boundaries.total_steps - step))
-    try:
-        with skipped.publish_at_end(), pipeline.raise_reading_problems(data, validation):
-            metrics = fit_loop.run(iterator, step, position)
-        # A callback may have ended the training early.
-        monitor.require_trained(fit_loop.last_step)
-        finite = fit_loop.wait_for_save()
-        if job.processes > 1 and any(mean_over_workers(strategy, [float(not finite)])):
-            raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
-    except NonFinite as incident:
-        fit_loop.abandon()
-        hooks.callbacks.abandon()
-        spent_seconds += fit_loop.training_seconds
-        return _rollback(
-            worker.identity, incident, built, fit_loop.precision_state, available, checkpointer, spent_seconds
-        )
+    if session.state is not None:
+        fit_loop.resume(session.state)
+    return fit_loop
 
-    # No rollback can follow here. EarlyStopping may restore its best weights.
-    keras.finalize(built.optimizer, built.program.model.trainable_variables)
+
+def fit(session: Session, start: Start, fit_loop: FitLoop) -> dict[str, float]:
+    """Train to the last step, and wait for the last checkpoint; return the last metrics. Raise NonFinite."""
+    built, job, arrays = session.built, session.built.job, session.checkpointer.extra_arrays
+    session.hooks.begin(start.boundaries, session.state, arrays, fence=session.worker.fence)
+    datasets, steps = built.context.datasets, max(0, start.boundaries.total_steps - start.step)
+    iterator = built.make_iterator(start.position, steps)
+    with (
+        fit_loop.skipped_records.publish_at_end(),
+        pipeline.raise_reading_problems(datasets.training, datasets.validation),
+    ):
+        metrics = fit_loop.run(iterator, start.step, start.position)
+    # A callback may have ended the training early.
+    fit_loop.non_finite.require_trained(fit_loop.last_step)
+    finite = fit_loop.wait_for_save()
+    if job.processes > 1 and any(mean_over_workers(built.context.strategy, [float(not finite)])):
+        raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
+    return metrics
+
+
+def finish(session: Session, start: Start, fit_loop: FitLoop, metrics: dict[str, float]) -> TrainingResult:
+    """Set the final weights, export the model and return the result. No rollback can follow here."""
+    worker, built, hooks = session.worker, session.built, session.hooks
+    context, keras, model = built.context, built.context.keras, built.program.model
+    # EarlyStopping may restore its best weights.
+    keras.finalize(built.optimizer, model.trainable_variables)
     hooks.callbacks.end(metrics)
-    model = built.program.model
     changed = keras.sets_final_weights(built.optimizer) or hooks.callbacks.restores_weights
     if hooks.best_to_export is None and changed:
         # The metrics of the weights that are exported, which no validation has seen. `fit` does not validate here, and
         # a layer that counts its calls must not count these.
-        with ReplicaValues(strategy).preserved(keras.forward_pass_state(model)):
+        with ReplicaValues(context.strategy).preserved(keras.forward_pass_state(model)):
             metrics |= fit_loop.validate_final_weights()
-
-    # Export. Reading per-replica variables is a collective operation, so every worker takes the snapshot.
-    at, logs, weights = hooks.select_export(fit_loop.last_step, metrics, model.get_weights(), telemetry.notice)
+    # Reading per-replica variables is a collective operation, so every worker takes the snapshot.
+    at, logs, weights = hooks.select_export(fit_loop.last_step, metrics, model.get_weights(), worker.telemetry.notice)
     scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
     snapshot = take_snapshot(
         model,
@@ -215,26 +254,27 @@ def run_session(  # noqa: PLR0915 - sections to be read from top to bottom
         policy=keras.policy,
         inputs=built.inputs,
         weights=weights,
-        callable_here=job.accelerator.kind != "tpu",
+        callable_here=built.job.accelerator.kind != "tpu",
     )
     exit_barrier(worker.identity)
     exported = None
     if worker.identity.is_chief:
-        exported = publish(worker, built.program, keras, context.example, at, logs, snapshot, columns=data.columns)
+        trained, columns = replace(worker, job=built.job), context.datasets.training.columns
+        exported = publish(trained, built.program, keras, context.example, at, logs, snapshot, columns=columns)
     return TrainingResult(
         step=fit_loop.last_step,
         metrics=metrics,
         model=exported,
         step_seconds=fit_loop.speed.step_seconds,
-        training_seconds=spent_seconds + fit_loop.training_seconds,
+        training_seconds=session.spent_seconds + fit_loop.training_seconds,
         skipped_steps=fit_loop.skipped_steps,
         loss_scale=fit_loop.loss_scale,
         gradient_norm=fit_loop.gradient_norm,
         precision_state=fit_loop.precision_state,
         input_bound_percent=fit_loop.speed.steady.bound_percent,
-        input=datasets.meter,
-        skipped_records=len(skipped.records),
-        message=hooks.end_message(first_step=step, last_step=fit_loop.last_step),
+        input=context.datasets.meter,
+        skipped_records=len(fit_loop.skipped_records.records),
+        message=hooks.end_message(first_step=start.step, last_step=fit_loop.last_step),
         best=hooks.best_to_export,
         warnings=warnings_of_success(metrics, skipped=fit_loop.skipped_steps, steps=fit_loop.last_step),
     )
@@ -251,23 +291,16 @@ def _warn_about_batch_size(state: CheckpointState, built: BuildResult, notice: C
     notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
 
 
-def _rollback(
-    identity: WorkerIdentity,
-    incident: NonFinite,
-    built: BuildResult,
-    precision_state: PrecisionState,
-    available: Sequence[str],
-    checkpointer: Checkpointer,
-    spent_seconds: float,
-) -> Rollback:
-    """Return the rollback after the last save has finished. Raise Diverged, with its location, if there is none."""
+def _rollback(session: Session, incident: NonFinite, available: Sequence[str], spent_seconds: float) -> Rollback:
+    """Return the rollback after the last save has finished. Raise Diverged if there is none."""
     with suppress(NonFinite):
-        checkpointer.wait()
-    back = plan_rollback(precision_state, incident, available, built.context.training.on_non_finite)
-    if back is None:
-        exit_barrier(identity)
+        session.checkpointer.wait()
+    on_non_finite = session.built.context.training.on_non_finite
+    rollback = plan_rollback(session.precision_state, incident, available, on_non_finite)
+    if rollback is None:
+        exit_barrier(session.worker.identity)
         raise incident from None
-    return replace(back, seconds=spent_seconds)
+    return replace(rollback, seconds=spent_seconds)
 
 
 def _boundaries(
@@ -302,22 +335,21 @@ def _boundaries(
     )
 
 
-def _validation_iterator(
-    strategy: Any, validation: Split, preprocess: Preprocess, job: ResolvedJob, share: Share
-) -> tuple[Any, int]:
+def _validation_iterator(context: RunContext, validation: Split, preprocess: Preprocess) -> tuple[Any, int]:
     """Return an endless iterator over masked batches, and the number of steps that covers every example once."""
+    job = context.job
     assert job.global_batch_size is not None
     size = job.global_batch_size
     iterator = make_iterator(
-        strategy,
+        context.strategy,
         lambda: validation.validation(
-            examples_per_step=size, share=share, batch=size // job.replicas, preprocess=preprocess
+            examples_per_step=size, share=context.share, batch=size // job.replicas, preprocess=preprocess
         ),
     )
     return iterator, -(-validation.count // size)
 
 
-def _restore(
+def _restore_model(
     worker: Worker, built: BuildResult, hooks: Hooks, loaded: LoadedCheckpoint | None, *, rolled_back: bool
 ) -> tuple[Checkpointer, CheckpointState | None]:
     """Restore the model from `loaded`, or from the last checkpoint after a rollback; return the checkpoint's state.
@@ -463,16 +495,15 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     # Training; after infinite or NaN values it resumes from the last checkpoint with a newly built model.
     rollback, spent_seconds = None, 0.0
     while True:
-        checkpointer, state = _restore(worker, built, hooks, loaded, rolled_back=rollback is not None)
+        checkpointer, state = _restore_model(worker, built, hooks, loaded, rolled_back=rollback is not None)
         # Its arrays are as large as the model and its optimizer.
         loaded = None
-        ended = run_session(
-            worker, built, hooks, checkpointer, state, precision_state, available, rollback, spent_seconds
-        )
+        session = Session(worker, built, hooks, checkpointer, state, precision_state, rollback, spent_seconds)
+        ended = run_session(session, available)
         if isinstance(ended, TrainingResult):
             return ended
         # The next model needs the device's memory.
-        del built, hooks, checkpointer, state
+        del built, hooks, checkpointer, state, session
         precision_state, rollback, spent_seconds = ended.precision_state, ended, ended.seconds
         built, precision_state = _build(context, precision_state)
         hooks = make_hooks(worker, built)

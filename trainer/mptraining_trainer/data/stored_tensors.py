@@ -217,7 +217,8 @@ def _cast(stored: Any, column: Column) -> Any:
 def _finite(numbers: Any) -> Any:
     """Return the numbers. Raises InvalidArgumentError if one is infinite or NaN."""
     are_finite = tf.reduce_all(tf.math.is_finite(numbers))
-    with tf.control_dependencies([tf.debugging.assert_equal(are_finite, True, "a value that is infinite or NaN")]):
+    text = "a value that is infinite or NaN, which a function in data.preprocess may replace"
+    with tf.control_dependencies([tf.debugging.assert_equal(are_finite, True, text)]):
         return tf.identity(numbers)
 
 
