@@ -59,9 +59,9 @@ def _python_clock() -> Any:
 
 
 # The readings of an execution before the metrics: loss and its rounding error, weight and its rounding error, gradient
-# norm, finite steps, failed replica and what failed there, scale, skipped steps, skipped in a row, stop requests,
-# seconds, non-finite workers, waited.
-_FIXED_READINGS = 15
+# norm, finite steps, failed replica, what failed there and in which step, scale, skipped steps, skipped in a row, stop
+# requests, seconds, non-finite workers, waited.
+_FIXED_READINGS = 16
 # What is not finite on a replica; the forward pass includes the loss.
 _GRADIENTS, _FORWARD = 1.0, 2.0
 
@@ -195,7 +195,8 @@ class Loop:
             self._traced_execution = self._execute.get_concrete_function(iterator, count, reports)
             self._traced_iterator = iterator
         readings = self._traced_execution(iterator, count, reports).numpy().tolist()
-        loss_sum, loss_error, weight, weight_error, norm, finite, replica, failed, *others = readings[:_FIXED_READINGS]
+        loss_sum, loss_error, weight, weight_error, norm, finite, *failed = readings[:_FIXED_READINGS]
+        replica, kind, failed_step, *others = failed
         loss_scale, skipped, in_a_row, *from_workers = others
         asked, seconds, found, waited = from_workers
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
@@ -214,8 +215,9 @@ class Loop:
             loss_weight=now,
             gradient_norm=norm,
             finite_steps=int(finite),
-            failed_replica=int(replica) if failed else None,
-            forward_failed=failed == _FORWARD,
+            failed_replica=int(replica) if kind else None,
+            failed_step=int(failed_step) if kind else None,
+            forward_failed=kind == _FORWARD,
             metrics=metrics,
             loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(skipped),
@@ -284,15 +286,18 @@ class Loop:
     def _execute_graph(self, iterator: Any, steps: Any, reports: Any) -> Any:
         if self._own is not None:
             return self._execute_own(iterator, steps, reports)
-        step = self._step if self._scaler is None else self._checked_step
         skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
-        failed = tf.constant([0.0, 0.0])
-        for _ in tf.range(steps):
+        failed = tf.constant([0.0, 0.0, 0.0])
+        for number in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
             waited += seconds
-            norm, failed_now = step(batch)
-            failed = tf.where(fine, failed_now, failed)
+            if self._scaler is None:
+                norm = self._step(batch)
+            else:
+                norm, (replica, kind) = self._checked_step(batch)
+                # A forward pass that fails counts before gradients that only the loss scale may have made infinite.
+                failed = tf.where(kind > failed[1], tf.stack([replica, kind, tf.cast(number, tf.float32)]), failed)
             fine &= tf.math.is_finite(norm)
             finite += tf.cast(fine, tf.float32)
         if not self._masked:
@@ -334,10 +339,10 @@ class Loop:
         nothing = tf.constant(0.0)
         norm = tf.constant(float("nan"))
         scaling = [tf.constant(1.0), nothing, nothing]
-        return tf.stack([*[nothing] * 4, norm, finite, nothing, nothing, *scaling, *worker_sums, *logs.values()])
+        return tf.stack([*[nothing] * 4, norm, finite, *[nothing] * 3, *scaling, *worker_sums, *logs.values()])
 
-    def _step(self, batch: Batch) -> tuple[Any, Any]:
-        """Train one step; return the gradients' norm, and zeros as `_checked_step`."""
+    def _step(self, batch: Batch) -> Any:
+        """Train one step; return the gradients' norm."""
 
         def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
@@ -348,13 +353,13 @@ class Loop:
 
         norm = self._first_replica(self._strategy.run(on_replica, args=(batch,)))
         self._overwrite_by_average()
-        return norm, tf.constant([0.0, 0.0])
+        return norm
 
-    def _checked_step(self, batch: Batch) -> tuple[Any, Any]:
+    def _checked_step(self, batch: Batch) -> tuple[Any, tuple[Any, Any]]:
         """Train one step, or skip it.
 
-        Returns the gradients' norm, NaN for a skipped step, and the replica that failed with _GRADIENTS or _FORWARD,
-        shape [2]; zeros if none failed.
+        Returns the gradients' norm, NaN for a skipped step, and the replica that failed with what: _FORWARD, _GRADIENTS
+        or 0 for nothing.
         """
         assert self._scaler is not None
         # The scale is passed as a value, because a mirrored variable read inside is another tensor on each replica.
@@ -370,7 +375,7 @@ class Loop:
         else:
             self._undo(before)
         self._scaler.update(finite, worst < _FORWARD)
-        return tf.where(finite, norm, math.nan), tf.stack([tf.cast(tf.argmax(failed), tf.float32), worst])
+        return tf.where(finite, norm, math.nan), (tf.cast(tf.argmax(failed), tf.float32), worst)
 
     def _compute_update(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
         """Compute everything but the update, on each replica.

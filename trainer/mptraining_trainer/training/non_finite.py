@@ -103,7 +103,7 @@ class NonFiniteMonitor:
         self._skipped_last = execution.skipped_steps
         self._steps += steps
         last = before + steps
-        first = min(execution.finite_steps, steps - 1)
+        first = min(execution.finite_steps, steps - 1) if execution.failed_step is None else execution.failed_step
         if execution.finite_steps < steps and not skipped_now:
             raise NonFinite(before + first + 1, f"loss or gradients are infinite or NaN ({records(first)})")
         if execution.applied_steps and not math.isfinite(execution.loss):

@@ -19,11 +19,17 @@ from mptraining_trainer.training.non_finite import (
 )
 
 FINE = Execution(
-    applied_steps=10, loss=0.5, loss_sum=5.0, loss_weight=10.0, gradient_norm=1.0, finite_steps=10, failed_replica=None,
-    forward_failed=False, metrics={}, loss_scale=None, skipped_steps=0, skipped_in_a_row=0, stop_requests=0,
-    step_seconds=0.1, waited_seconds=None,
+    applied_steps=10, loss=0.5, loss_sum=5.0, loss_weight=10.0, gradient_norm=1.0, finite_steps=10,
+    failed_replica=None, failed_step=None, forward_failed=False, metrics={}, loss_scale=None, skipped_steps=0,
+    skipped_in_a_row=0, stop_requests=0, step_seconds=0.1, waited_seconds=None,
 )  # fmt: skip
-BACKWARD: dict[str, Any] = {"finite_steps": 7, "failed_replica": 1, "skipped_steps": 1, "skipped_in_a_row": 1}
+BACKWARD: dict[str, Any] = {
+    "finite_steps": 7,
+    "failed_replica": 1,
+    "failed_step": 7,
+    "skipped_steps": 1,
+    "skipped_in_a_row": 1,
+}
 FORWARD = BACKWARD | {"forward_failed": True}
 
 
@@ -86,7 +92,11 @@ def test_conditions_for_a_recovery(policy: str, change: dict[str, Any], expected
     [
         ("float32", FORWARD, "loss or moving statistics of replica 1 are infinite or NaN (records of step 7)"),
         ("float32", BACKWARD, "gradients of replica 1 are infinite or NaN (records of step 7)"),
-        ("float32", BACKWARD | {"failed_replica": None}, "gradients are infinite or NaN (records of step 7)"),
+        (
+            "float32",
+            BACKWARD | {"failed_replica": None, "failed_step": None},
+            "gradients are infinite or NaN (records of step 7)",
+        ),
         (
             "mixed_float16",
             FORWARD | {"loss_scale": 512.0},
@@ -110,6 +120,12 @@ def test_with_fail_the_first_skipped_step_ends_the_run_unless_the_loss_scale_can
             expected,
         )
     )
+
+
+def test_a_forward_pass_that_fails_after_an_overflow_is_named() -> None:
+    found = incident("mixed_float16", FORWARD | {"finite_steps": 2, "loss_scale": 512.0}, fails=True)
+    assert found is not None
+    assert (found[0], "records of step 7" in found[1]) == (48, True)
 
 
 def test_a_fixed_scale_that_is_too_high_is_reported() -> None:
