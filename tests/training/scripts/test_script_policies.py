@@ -32,9 +32,10 @@ def test_a_step_of_an_imported_module_does_too(tmp_path: Path, through_us: Throu
     text = (PROGRAMS / "own_train_step.py").read_text()
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "steps.py").write_text("def train_step(self, data):\n    raise NotImplementedError\n")
-    (tmp_path / "source" / "between.py").write_text("import steps\n")
+    (tmp_path / "source" / "package").mkdir()
+    (tmp_path / "source" / "package" / "between.py").write_text("import steps\n")
     scales = text.replace("def train_step(", "def step_of_no_model(").replace("GradientTape", "Tape")
-    done = through_us("import between\n" + scales, tmp_path, policy="mixed_float16")
+    done = through_us("from package.between import steps\n" + scales, tmp_path, policy="mixed_float16")
     assert "steps.py:1 has its own train_step" in done.notices["LossNotScaled"]
 
 

@@ -71,14 +71,14 @@ def _with_keras(job: ResolvedJob, path: str, text: str, notice: Notify) -> Resol
 
 
 def _own_step(path: Path, text: str) -> str | None:
-    """Return the training step that the script, or a module beside it that it imports, has of its own, or None.
+    """Return the training step that the script, or a module below its folder that it imports, has of its own, or None.
 
     A program that calls Keras' loss scaling, or Keras' own step, has none.
     """
     texts, waiting = {path: text}, [text]
     while waiting:
         for name in _imported(waiting.pop()):
-            module = path.parent / f"{name}.py"
+            module = path.parent / f"{name.replace('.', '/')}.py"
             if module not in texts and module.is_file():
                 texts[module] = module.read_text(encoding="utf-8", errors="replace")
                 waiting.append(texts[module])

@@ -111,12 +111,12 @@ class NonFiniteMonitor:
         if execution.non_finite_workers:
             raise NonFinite(last, WEIGHTS_NOT_FINITE)
         if skipped_now and self._is_incident(execution):
-            found = f"{self._cause(execution)} ({records(first)})"
+            cause = f"{self._cause(execution)} ({records(first)})"
             if self._fails:
-                raise NonFinite(before + first + 1, found)
+                raise NonFinite(before + first + 1, cause)
             if self._notices < _MOST_NOTICES:
                 self._notices += 1
-                text = f"step {before + first + 1} is skipped: {found}; result.json counts such steps"
+                text = f"step {before + first + 1} is skipped: {cause}; result.json counts such steps"
                 self._notice("StepSkipped", text, level="Warning")
         self._require_progress(execution, last)
         if last == self._total_steps:
