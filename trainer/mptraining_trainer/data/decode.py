@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -46,6 +46,17 @@ def decoder(columns: Columns) -> Callable[[Any], tuple[Any, Any, Any]]:
     return decode
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def not_converted(function: Function) -> Function:
+    """Return the function for a dataset as it is written.
+
+    AutoGraph would convert every function that decoding calls, which takes a second of processor time.
+    """
+    return cast("Function", tf.autograph.experimental.do_not_convert(function))
+
+
 # A function of records [n], their numbers and their mask, as arrays, that returns records and mask without those that
 # cannot be decoded.
 Repair = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -60,6 +71,7 @@ def decode_elements(dataset: Any, columns: Columns, repair: Repair | None, paral
     """
     decode = decoder(columns)
 
+    @not_converted
     def decode_element(records: Any, _: Any, mask: Any, rest: Any) -> tuple[Any, ...]:
         return (*decode(records), mask, rest)
 

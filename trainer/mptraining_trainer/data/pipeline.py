@@ -35,7 +35,14 @@ from mptraining_trainer.data.batching import (
     validation_spans,
     windows,
 )
-from mptraining_trainer.data.decode import batched, bytes_per_example, decode_elements, fault, is_decoded_singly
+from mptraining_trainer.data.decode import (
+    batched,
+    bytes_per_example,
+    decode_elements,
+    fault,
+    is_decoded_singly,
+    not_converted,
+)
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.padding import pad_all
@@ -178,6 +185,7 @@ class Split:
         spec = self.columns.example_spec()
         named_inputs, named_labels = [one.name for one in spec.inputs], [one.name for one in spec.labels]
 
+        @not_converted
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
             inputs = pad_all(inputs, named_inputs, self.columns.columns)
             labels = pad_all(labels, named_labels, self.columns.columns)
@@ -198,6 +206,7 @@ class Split:
                 there = piece.records >= 0
                 yield (np.where(there, piece.records, 0), there.astype(np.float32), numbers.seeds(piece))
 
+        @not_converted
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
             gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
             inputs, labels, weights, whole = gathered

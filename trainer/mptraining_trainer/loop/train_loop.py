@@ -146,6 +146,10 @@ class Loop:
         frequencies = ((part, keras.pop_ema_overwrite_frequency(part)) for one in built for part in keras.parts(one))
         self._overwriting = [(part, frequency) for part, frequency in frequencies if frequency]
         self._names: tuple[str, ...] = ()
+        # AutoGraph would convert each function that a step calls, which takes 2 s of processor time. Keras 3 does not
+        # convert a program's functions either; tf_keras does, and so must its step.
+        converts = keras.legacy or accumulation > 1
+        self._as_written = (lambda function: function) if converts else tf.autograph.experimental.do_not_convert
         self._execute = tf.function(self._execute_graph, reduce_retracing=True)
         self._reset = tf.function(self._reset_graph)
 
@@ -289,13 +293,15 @@ class Loop:
         skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
         waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
         failed = tf.constant([0.0, 0.0, 0.0])
+        timed_next = self._as_written(self._timed_next)
+        step, checked_step = self._as_written(self._step), self._as_written(self._checked_step)
         for number in tf.range(steps):
-            batch, seconds = self._timed_next(iterator)
+            batch, seconds = timed_next(iterator)
             waited += seconds
             if self._scaler is None:
-                norm = self._step(batch)
+                norm = step(batch)
             else:
-                norm, (replica, kind) = self._checked_step(batch)
+                norm, (replica, kind) = checked_step(batch)
                 # A forward pass that fails counts before gradients that only the loss scale may have made infinite.
                 failed = tf.where(kind > failed[1], tf.stack([replica, kind, tf.cast(number, tf.float32)]), failed)
             fine &= tf.math.is_finite(norm)
@@ -311,7 +317,7 @@ class Loop:
             reports += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
         reports = tf.concat([reports, [waited]], axis=0)
         scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
-        results = self._compiled.results()
+        results = self._as_written(self._compiled.results)()
         self._names = tuple(results)
         worker_sums = tf.unstack(self._worker_sum.reduce(reports))
         sums = [*self._losses.readings(), *self._weights.readings()]
@@ -369,11 +375,17 @@ class Loop:
         norm, failed = self._first_replica(norms), self._first_replica(failures)
         worst = tf.reduce_max(failed)
         finite = tf.math.is_finite(norm) & tf.equal(worst, 0.0)
-        if finite:
+
+        def apply() -> Any:
             self._strategy.run(self._apply, args=(loss, gradients, batch))
             self._overwrite_by_average()
-        else:
+            return finite
+
+        def undo() -> Any:
             self._undo(before)
+            return finite
+
+        tf.cond(finite, apply, undo)
         self._scaler.update(finite, worst < _FORWARD)
         return tf.where(finite, norm, math.nan), (tf.cast(tf.argmax(failed), tf.float32), worst)
 
