@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # Enough that the reading of records is visible, since both read the first minutes of a data set.
 _EXAMPLES = 10_000
 _BATCH = 64
-_MOST = 1.5
+_MOST = 1.3
 
 
 def measure(*, rounds: int) -> Figure:
