@@ -211,14 +211,6 @@ def mean_over_workers(strategy: Any, values: Sequence[float]) -> list[float]:
     return [float(value) / strategy.num_replicas_in_sync for value in sums]
 
 
-def gather_over_workers(strategy: Any, identity: int, workers: int, values: Sequence[int]) -> list[list[int]]:
-    """Return each worker's values by worker index. Every worker must call it with as many small integers."""
-    own = [[float(value) if worker == identity else 0.0 for value in values] for worker in range(workers)]
-    sums = _sum_over_replicas(strategy, tf.constant(own, tf.float32))
-    replicas_each = strategy.num_replicas_in_sync / workers
-    return [[round(float(value) / replicas_each) for value in row] for row in sums]
-
-
 def barrier(strategy: Any) -> None:
     """Wait until every worker has called it."""
     _sum_over_replicas(strategy, tf.constant(0.0))

@@ -61,14 +61,13 @@ class ReplicaStep:
             tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
         )
 
-    def gradients(self, batch: Batch, scale: Any, *, metrics: bool = True) -> tuple[Any, list[Any]]:
+    def gradients(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         """Return shares of loss and gradients (None for an unused variable); update the compiled metrics."""
         batch, rows = self._counted(batch)
         count = None if rows is None else self._sum(tf.reduce_sum(rows))
         if self._accumulation == 1:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
-            if metrics:
-                self._update(self._compiled.keras_arguments(batch), _with_masks(*outputs), rows)
+            self._update(self._compiled.keras_arguments(batch), _with_masks(*outputs), rows)
             return loss, gradients
         loss = tf.constant(0.0)
         gradients = [tf.zeros_like(variable) for variable in self._trainable]
@@ -78,8 +77,7 @@ class ReplicaStep:
                 lambda tensor, number=number: None if tensor is None else self._slice(tensor, number), (batch, rows)
             )
             part_loss, shares, outputs = self._differentiate(part, part_rows, count, scale)
-            if metrics:
-                self._update(self._compiled.keras_arguments(part), _with_masks(*outputs), part_rows)
+            self._update(self._compiled.keras_arguments(part), _with_masks(*outputs), part_rows)
             loss += part_loss
             unused.update(index for index, share in enumerate(shares) if share is None)
             gradients = [

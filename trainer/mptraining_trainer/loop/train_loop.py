@@ -99,7 +99,6 @@ class Loop:
         self._optimizer = optimizer
         self._compiled = compiled
         self._masked = masked
-        self._workers = workers
         self._scaler = scaler
         self._worker_sum = CrossReplicaSum(strategy, workers)
         self._measures_waiting = measures_waiting
@@ -199,8 +198,8 @@ class Loop:
             self._traced_execution = self._execute.get_concrete_function(iterator, count, reports)
             self._traced_iterator = iterator
         readings = self._traced_execution(iterator, count, reports).numpy().tolist()
-        loss_sum, loss_error, weight, weight_error, norm, finite, *failed = readings[:_FIXED_READINGS]
-        replica, kind, failed_step, *others = failed
+        loss_sum, loss_error, weight, weight_error, norm, finite, *rest = readings[:_FIXED_READINGS]
+        replica, kind, failed_step, *others = rest
         loss_scale, skipped, in_a_row, *from_workers = others
         asked, seconds, found, waited = from_workers
         loss_sum, weight = loss_sum + loss_error, weight + weight_error
