@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -303,16 +302,6 @@ class Keras:
             if not issubclass(self.module.Model, defined_by):
                 found.append(name)
         return tuple(found)
-
-    def has_unscaled_step(self, model: Any) -> bool:
-        """Return whether the text of the model's own `train_step` neither scales the loss nor calls Keras' step."""
-        if "train_step" not in self.own_steps(model):
-            return False
-        try:
-            text = inspect.getsource(type(model).train_step)
-        except (OSError, TypeError):
-            return False
-        return "scale_loss" not in text and "super().train_step" not in text
 
     def fold_replica_into_seeds(self) -> None:
         """Give each replica its own dropout masks.

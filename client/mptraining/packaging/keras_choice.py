@@ -6,7 +6,6 @@ Keras 3 is the default, and a program for Keras 2 would fail there with an error
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from mptraining_api.keras_2.source_code import (
     detect_in_requirements,
     detect_in_source,
 )
-from mptraining_api.programs.source_text import parse_source
+from mptraining_api.programs.source_text import imported_modules
 
 # Matches a requirement line without a version. keras-tuner 1.4 and later accept only models of the installed `keras`
 # package, which is Keras 3.
@@ -142,20 +141,6 @@ def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
         seen.add(path)
         yield path
         for folder in {PurePosixPath(path).parent, PurePosixPath()}:
-            for name in _imported(texts[path]):
+            for name in imported_modules(texts[path]):
                 base = (folder / name.replace(".", "/")).as_posix()
                 waiting += [f"{base}.py", f"{base}/__init__.py"]
-
-
-def _imported(text: str) -> Iterator[str]:
-    try:
-        tree = parse_source(text)
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree) if tree else ():
-        match node:
-            case ast.Import():
-                yield from (alias.name for alias in node.names)
-            case ast.ImportFrom(module=str(module)):
-                yield module
-                yield from (f"{module}.{alias.name}" for alias in node.names)

@@ -90,6 +90,15 @@ def safer_policy(policy: str, available: Sequence[str]) -> str | None:
     return next((each for each in _BY_RISK[_BY_RISK.index(policy) + 1 :] if each in available), None)
 
 
+def policy_without_scaling(job: ResolvedJob, *, native_bfloat16: bool) -> str:
+    """Return the policy in place of mixed_float16 for a training step whose loss is not scaled.
+
+    `native_bfloat16` is this processor's.
+    """
+    available = supported_policies(job, native_bfloat16=native_bfloat16)
+    return safer_policy("mixed_float16", available) or "float32"
+
+
 def plan_rollback(
     state: PrecisionState, incident: NonFinite, available: Sequence[str], on_non_finite: Literal["Recover", "Fail"]
 ) -> Rollback | None:

@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from mptraining_api.keras_2.source_code import detect_in_source
 from mptraining_api.launch import SOURCE_FOLDER
-from mptraining_api.programs.source_text import parse_source
+from mptraining_api.programs.source_text import imported_modules, nodes
 from mptraining_api.resolve.precision import ASKED_FOR
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.host import native_bfloat16
-from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
+from mptraining_trainer.numerics.recovery import job_with_policy, policy_without_scaling
 from mptraining_trainer.reporting.telemetry import Notify
 from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 _SCALED_BY = ("scale_loss", "LossScaleOptimizer", "super().train_step")
+
+
+def scales_its_loss(text: str) -> bool:
+    """Return whether the text of a training step calls Keras' loss scaling, or Keras' own step."""
+    return any(word in text for word in _SCALED_BY)
 
 
 def job_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Notify) -> ResolvedJob:
@@ -48,8 +53,7 @@ def job_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Noti
     own = None if job.keras == "Legacy" or job.precision.policy != "mixed_float16" else _own_step(path, text)
     if own is None:
         return job
-    supported = supported_policies(job, native_bfloat16=native_bfloat16())
-    policy = safer_policy("mixed_float16", supported) or "float32"
+    policy = policy_without_scaling(job, native_bfloat16=native_bfloat16())
     notice("LossNotScaled", f"{policy} instead of mixed_float16: {own}, whose loss is not scaled", level="Warning")
     return job_with_policy(job, policy)
 
@@ -77,33 +81,17 @@ def _own_step(path: Path, text: str) -> str | None:
     """
     texts, waiting = {path: text}, [text]
     while waiting:
-        for name in _imported(waiting.pop()):
+        for name in imported_modules(waiting.pop()):
             module = path.parent / f"{name.replace('.', '/')}.py"
             if module not in texts and module.is_file():
                 texts[module] = module.read_text(encoding="utf-8", errors="replace")
                 waiting.append(texts[module])
-    if any(word in source for source in texts.values() for word in _SCALED_BY):
+    if any(map(scales_its_loss, texts.values())):
         return None
     for file, source in texts.items():
-        for node in _nodes(source):
+        for node in nodes(source):
             if isinstance(node, ast.FunctionDef) and node.name == "train_step":
                 return f"{file.name}:{node.lineno} has its own train_step"
             if isinstance(node, ast.Attribute) and node.attr == "GradientTape":
                 return f"{file.name}:{node.lineno} has its own training loop"
     return None
-
-
-def _imported(text: str) -> Iterator[str]:
-    for node in _nodes(text):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-
-
-def _nodes(text: str) -> Iterator[ast.AST]:
-    try:
-        tree = parse_source(text)
-    except (SyntaxError, ValueError):
-        return
-    yield from ast.walk(tree) if tree else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
 from mptraining_trainer.scripts.fit_wrapper import Addition, Stop, run_script
+from mptraining_trainer.scripts.job_of_script import scales_its_loss
 from mptraining_trainer.scripts.tuner_folder import STEPS_FILE, TunerFolder
 from mptraining_trainer.scripts.tuner_search import TrialNumber, TunerSearch
 from mptraining_trainer.training.non_finite import warnings_of_success
@@ -128,6 +130,14 @@ def _export(worker: Worker, context: _Script, model: Any, policy: str) -> str | 
         except Exception as error:  # noqa: BLE001 - the script itself has succeeded
             context.report_failure(Addition.EXPORT, error)
     return None
+
+
+def _scales_its_loss(model: Any) -> bool:
+    """Return whether the model's own `train_step` scales its loss; True if its text is not known."""
+    try:
+        return scales_its_loss(inspect.getsource(type(model).train_step))
+    except (OSError, TypeError):
+        return True
 
 
 class _Script:
@@ -262,7 +272,7 @@ class _Script:
                 f"no Keras loss (tf.reduce_mean of something) has to be divided by {replicas}, as Keras does with its",
             )
         scaled = type(model.optimizer).__name__ == "LossScaleOptimizer" and hasattr(model.optimizer, "scale_loss")
-        if scaled and self.keras_of(model).has_unscaled_step(model):
+        if scaled and "train_step" in self.keras_of(model).own_steps(model) and not _scales_its_loss(model):
             self.notice(
                 "LossNotScaled",
                 f"{type(model).__name__}.train_step does not call optimizer.scale_loss, by whose scale Keras 3 divides "

@@ -42,7 +42,7 @@ from mptraining_trainer.model.preflight import Finding
 from mptraining_trainer.model.program import Program
 from mptraining_trainer.model.rounded_ids import rounded_ids
 from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
-from mptraining_trainer.numerics.recovery import job_with_policy, safer_policy, supported_policies
+from mptraining_trainer.numerics.recovery import job_with_policy, policy_without_scaling
 from mptraining_trainer.reporting.error_text import describe_error, next_step_of, problem_in
 from mptraining_trainer.training.variable_sizes import allow_xla
 
@@ -288,9 +288,7 @@ def _trace(
 
 def _policy_without_scaling(context: RunContext, name: str) -> str:
     """Return and report the policy in place of mixed_float16 for a `train_step` that gets no loss scaling."""
-    policy = (
-        safer_policy("mixed_float16", supported_policies(context.job, native_bfloat16=native_bfloat16())) or "float32"
-    )
+    policy = policy_without_scaling(context.job, native_bfloat16=native_bfloat16())
     text = f"{policy} instead of mixed_float16: {name} has its own train_step, whose loss is not scaled here"
     context.notice("LossNotScaled", text, level="Warning")
     return policy
