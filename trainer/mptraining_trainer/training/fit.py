@@ -112,8 +112,6 @@ class FitLoop:
     steps_per_execution: StepsPerExecution
     precision_state: PrecisionState
     non_finite: NonFiniteMonitor
-    # Describes the records of the step at a position.
-    describe_records: Callable[[Position], str]
     hooks: Hooks
     skipped_records: SkippedRecords
     meter: InputMeter
@@ -162,12 +160,7 @@ class FitLoop:
                 )
             took = now() - before
             self.training_seconds += took
-            self.non_finite.check(
-                execution,
-                step,
-                steps,
-                partial(self._records_of_step, position),
-            )
+            self.non_finite.check(execution, step, steps, partial(self.batching.advance, position))
             step += steps
             self._profiling.after_execution(step)
             position = self.batching.advance(position, steps)
@@ -204,9 +197,6 @@ class FitLoop:
         self._profiling.finish(step)
         self.last_step = step
         return metrics
-
-    def _records_of_step(self, position: Position, done: int) -> str:
-        return self.describe_records(self.batching.advance(position, done))
 
     def _finish_pending_step(self, iterator: Any, step: int, position: Position) -> dict[str, float]:
         """Report the metrics of the last step and call its hooks if an earlier attempt ended before it could."""

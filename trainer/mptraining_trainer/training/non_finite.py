@@ -70,7 +70,7 @@ def warnings_of_success(metrics: Mapping[str, float], *, skipped: int = 0, steps
 class NonFiniteMonitor:
     """Monitor of one session; `skipped` steps were skipped before it began.
 
-    `dynamic`: the loss scale is dynamic.
+    `dynamic`: the loss scale is dynamic. `describe` returns a text about the records of the step at a position.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class NonFiniteMonitor:
         policy: str,
         on_non_finite: Literal["Recover", "Fail"],
         notice: Callable[..., None],
+        describe: Callable[[Position], str],
         *,
         skipped: int = 0,
         dynamic: bool = True,
@@ -86,6 +87,7 @@ class NonFiniteMonitor:
         self._policy = policy
         self._fails = on_non_finite == "Fail"
         self._notice = notice
+        self._describe = describe
         self._skipped_before = self._skipped_last = skipped
         self._steps = 0
         self._dynamic = dynamic
@@ -93,11 +95,10 @@ class NonFiniteMonitor:
         self._notices = 0
         self._overflow_noticed = False
 
-    def check(self, execution: Execution, before: int, steps: int, records: Callable[[int], str]) -> None:
+    def check(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> None:
         """Report the first skipped step of an execution of `steps` steps after step `before`.
 
-        `records` describes the records of one of its steps, which are numbered from 0. Raise NonFinite if the run
-        cannot continue.
+        `position` returns the data's position after a number of them. Raise NonFinite if the run cannot continue.
         """
         skipped_now = execution.skipped_steps - self._skipped_last
         self._skipped_last = execution.skipped_steps
@@ -105,13 +106,15 @@ class NonFiniteMonitor:
         last = before + steps
         first = min(execution.finite_steps, steps - 1) if execution.failed_step is None else execution.failed_step
         if execution.finite_steps < steps and not skipped_now:
-            raise NonFinite(before + first + 1, f"loss or gradients are infinite or NaN ({records(first)})")
+            raise NonFinite(
+                before + first + 1, f"loss or gradients are infinite or NaN ({self._describe(position(first))})"
+            )
         if execution.applied_steps and not math.isfinite(execution.loss):
             raise NonFinite(last, f"the loss is {execution.loss}, no finite number")
         if execution.non_finite_workers:
             raise NonFinite(last, WEIGHTS_NOT_FINITE)
         if skipped_now and self._is_incident(execution):
-            cause = f"{self._cause(execution)} ({records(first)})"
+            cause = f"{self._cause(execution)} ({self._describe(position(first))})"
             if self._fails:
                 raise NonFinite(before + first + 1, cause)
             if self._notices < _MOST_NOTICES:

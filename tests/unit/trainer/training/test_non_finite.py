@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mptraining_records.reading.order import Position
 from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.numerics.recovery import NonFinite
 from mptraining_trainer.training.non_finite import (
@@ -43,18 +44,22 @@ class Notices:
         self.messages.append(message)
 
 
+def position(done: int) -> Position:
+    return Position(seed=0, epoch=0, examples=done, fingerprint="f")
+
+
+def describe(there: Position) -> str:
+    return f"records of step {there.examples}"
+
+
 def monitor(policy: str = "float32", notices: Notices | None = None, *, fails: bool = False, **more: Any) -> Any:
-    return NonFiniteMonitor(policy, "Fail" if fails else "Recover", notices or Notices(), **more)
-
-
-def records(done: int) -> str:
-    return f"records of step {done}"
+    return NonFiniteMonitor(policy, "Fail" if fails else "Recover", notices or Notices(), describe, **more)
 
 
 def incident(policy: str, change: dict[str, Any], step: int = 50, **more: Any) -> tuple[int, str] | None:
     """Return the step and the text of the incident in ten steps up to `step`, or None."""
     try:
-        monitor(policy, **more).check(replace(FINE, **change), step - 10, 10, records)
+        monitor(policy, **more).check(replace(FINE, **change), step - 10, 10, position)
     except NonFinite as found:
         return found.step, found.found
     return None
@@ -156,13 +161,13 @@ def test_the_first_skipped_batches_are_reported_and_frequent_overflow() -> None:
     told = Notices()
     watch = monitor("float32", told)
     for count in range(1, 13):
-        watch.check(replace(FINE, **FORWARD | {"skipped_steps": count}), 10 * count, 10, records)
+        watch.check(replace(FINE, **FORWARD | {"skipped_steps": count}), 10 * count, 10, position)
     assert told.topics == ["StepSkipped"] * 10 + ["StepsSkipped"]
     assert told.messages[0].startswith("step 18 is skipped: loss or moving statistics of replica 1 are infinite")
     told = Notices()
     watch = monitor("mixed_float16", told)
     for tens in range(1, 11):
-        watch.check(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, records)
+        watch.check(replace(FINE, loss_scale=64.0, skipped_steps=2 * tens), 10 * tens, 10, position)
     assert told.topics == ["StepsSkipped"]
 
 
