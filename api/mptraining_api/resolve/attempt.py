@@ -55,8 +55,8 @@ def _with_nodes(job: ResolvedJob, nodes: int) -> ResolvedJob:
         raise ValueError(f"{nodes} workers of a job that may have {possible_nodes(job)}")
     replicas = nodes * job.replicas_per_process
     strategy: Strategy = job.strategy
-    if strategy in ("Mirrored", "MultiWorkerMirrored") and job.program.is_trained_here:
-        strategy = "MultiWorkerMirrored" if nodes > 1 else "Mirrored"
+    if strategy != "TPU" and job.program.is_trained_here:
+        strategy = "MultiWorkerMirrored" if nodes > 1 else "Mirrored" if replicas > 1 else "None"
     chosen = Choice(field=NODES, value=str(nodes), because="the machines that this attempt got")
     return job.model_copy(
         update={"processes": nodes, "replicas": replicas, "strategy": strategy, "choices": (*job.choices, chosen)}

@@ -196,13 +196,13 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     elif devices.processes > 1:
         picked = "MultiWorkerMirrored"
         because = f"{devices.processes} hosts"
-    elif spec.program.script is not None and devices.replicas == 1:
-        # In a strategy's scope, a custom loop needs strategy.run; a GradientTape over a variable fails outside of it.
+    elif devices.replicas == 1:
+        # A reduction over one device copies its tensors, and in a strategy's scope a script's own loop fails.
         picked = "None"
-        because = "one device: the script runs as it does without a strategy"
+        because = "one device"
     else:
         picked = "Mirrored"
-        because = f"one host with {devices.replicas} device{'s' if devices.replicas > 1 else ''}"
+        because = f"one host with {devices.replicas} devices"
     return picked, Choice(field="spec.strategy", value=picked, because=because)
 
 

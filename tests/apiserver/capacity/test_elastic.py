@@ -64,7 +64,7 @@ def test_attempts_of_two_three_four_and_one_worker(cluster: Any) -> None:
     outcomes = [each.get("outcome") for each in status["attempts"]]
     assert outcomes == ["Resized", "Resized", "Resized", "NodeLost", "Resized", None]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 1)
-    assert status["strategy"] == "Mirrored"
+    assert status["strategy"] == "None"
     cluster.wait_for_event("flowers", "Resized: 1 more machine for 2 workers")
     cluster.delete("flowers")
     cluster.wait(lambda: cluster.child("batch/v1 jobs", "flowers-probe"), lambda probe: probe is None)

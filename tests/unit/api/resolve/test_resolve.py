@@ -16,10 +16,10 @@ from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice
 @pytest.mark.parametrize(
     ("type", "accelerator", "nodes", "expected"),
     [
-        ("cpu", {}, 1, ("Mirrored", "float32", "Never", "Keras3", 1)),
+        ("cpu", {}, 1, ("None", "float32", "Never", "Keras3", 1)),
         ("cpu", {"countPerNode": 2}, 1, ("Mirrored", "float32", "Never", "Keras3", 2)),
         ("cpu", {}, 3, ("MultiWorkerMirrored", "float32", "Never", "Keras3", 3)),
-        ("nvidia-tesla-v100", {}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 1)),
+        ("nvidia-tesla-v100", {}, 1, ("None", "mixed_float16", "WherePossible", "Keras3", 1)),
         ("nvidia-tesla-t4", {"countPerNode": 4}, 2, ("MultiWorkerMirrored", "mixed_float16", "WherePossible", "Keras3",
          8)),
         ("nvidia-l4", {"countPerNode": 2}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 2)),
@@ -125,10 +125,10 @@ def test_a_script_on_one_device_has_no_strategy_there_or_on_the_cpu() -> None:
         job = resolved("nvidia-l4", settings=settings, program=SCRIPT)
         assert (job.strategy, job.replicas, job.processes) == ("None", 1, 1)
         because = next(each.because for each in job.choices if each.field == "spec.strategy")
-        assert because == "one device: the script runs as it does without a strategy"
+        assert because == "one device"
     assert resolved("nvidia-l4", program=SCRIPT, accelerator={"countPerNode": 4}).strategy == "Mirrored"
     assert resolved("nvidia-l4", program=SCRIPT, nodes=2).strategy == "MultiWorkerMirrored"
-    assert resolved("nvidia-l4").strategy == "Mirrored"
+    assert resolved("nvidia-l4").strategy == "None"
 
 
 def test_a_resolved_job_survives_its_file() -> None:

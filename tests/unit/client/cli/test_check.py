@@ -64,7 +64,7 @@ def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile
     assert machine_rows(report.job) == [
         ("8 x NVIDIA A100 40 GB", "Spot", "Mirrored", "mixed_float16", "1 x 8", "8"),
         ("4 x NVIDIA T4", "OnDemand", "Mirrored", "mixed_float16", "1 x 4", "16"),
-        ("1 x CPU", "OnDemand", "Mirrored", "float32", "1 x 1", "64"),
+        ("1 x CPU", "OnDemand", "None", "float32", "1 x 1", "64"),
     ]
     file = io.StringIO()
     show(report, Console(file=file, width=200, highlight=False))
