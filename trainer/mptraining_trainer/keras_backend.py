@@ -256,6 +256,12 @@ class Keras:
                     found[id(variable)] = variable
         return list(found.values())
 
+    def batch_statistics(self, model: Any) -> list[Any]:
+        """Return the moving statistics of Keras' BatchNormalization, which no training step reads."""
+        kind = self.module.layers.BatchNormalization
+        layers = [layer for layer in self.layers(model) if type(layer) is kind and layer.trainable]
+        return self.variables_of([variable for layer in layers for variable in layer.non_trainable_variables])
+
     def _global_generator(self) -> Any:
         from keras.src.random.seed_generator import global_seed_generator
 

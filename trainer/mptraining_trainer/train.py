@@ -336,14 +336,18 @@ def _boundaries(
 
 
 def _validation_iterator(context: RunContext, validation: Split, preprocess: Preprocess) -> tuple[Any, int]:
-    """Return an endless iterator over masked batches, and the number of steps that covers every example once."""
+    """Return an endless iterator, and the number of steps that covers every example once."""
     job = context.job
     assert job.global_batch_size is not None
     size = job.global_batch_size
     iterator = make_iterator(
         context.strategy,
         lambda: validation.validation(
-            examples_per_step=size, share=context.share, batch=size // job.replicas, preprocess=preprocess
+            examples_per_step=size,
+            share=context.share,
+            batch=size // job.replicas,
+            rows=context.evaluation_rows,
+            preprocess=preprocess,
         ),
     )
     return iterator, -(-validation.count // size)

@@ -98,7 +98,7 @@ def _make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any]:
             compiled=compiled,
             optimizer=optimizer,
             examples_per_step=task.batch * strategy.num_replicas_in_sync,
-            masked=False,
+            partial=False,
             # As for data that is kept in memory.
             measures_waiting=False,
         )

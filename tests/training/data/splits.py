@@ -11,7 +11,7 @@ from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import SINGLE_WORKER, Batching, Share
 from mptraining_trainer.data.cache import with_cache
 from mptraining_trainer.data.dataset import open_data
-from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.pipeline import Rows, Split
 from mptraining_trainer.data.preprocess import Preprocess
 
 START = Position(seed=5, epoch=0, examples=0, fingerprint="")
@@ -43,7 +43,7 @@ def dataset(
     remainder: str = "Drop",
     position: Position = START,
     share: Share = SINGLE_WORKER,
-    masked: bool = False,
+    rows: Rows = "Full",
     preprocess: Preprocess = Preprocess(),  # noqa: B008 - frozen
 ) -> Any:
     """Return the batches of a share of the split, which has `count` records."""
@@ -53,6 +53,6 @@ def dataset(
         position=position,
         share=share,
         batch=batch // share.workers,
-        masked=masked,
+        rows=rows,
         preprocess=preprocess,
     )

@@ -64,7 +64,7 @@ def write(folder: str) -> str:
 
 def epochs(split: Split, count: int) -> list[list[int]]:
     """Return the labels of whole epochs."""
-    batches = itertools.islice(dataset(split, COUNT, BATCH, masked=True).as_numpy_iterator(), count * COUNT // BATCH)
+    batches = itertools.islice(dataset(split, COUNT, BATCH, rows="Masked").as_numpy_iterator(), count * COUNT // BATCH)
     labels = [int(label) for _, of_batch, *_ in batches for label in of_batch]
     return [labels[at : at + COUNT] for at in range(0, len(labels), COUNT)]
 

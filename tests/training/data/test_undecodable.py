@@ -70,7 +70,7 @@ def split(folder: Path, features: Any, cache: str, **fields: Any) -> Split:
 
 
 def batches(data: Split, steps: int, **settings: Any) -> list[Any]:
-    made = dataset(data, COUNT, BATCH, remainder="PadAndMask", masked=True, **settings)
+    made = dataset(data, COUNT, BATCH, remainder="PadAndMask", rows="Masked", **settings)
     with pipeline.raise_reading_problems(data):
         return list(itertools.islice(made.as_numpy_iterator(), steps))
 

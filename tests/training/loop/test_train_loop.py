@@ -88,7 +88,7 @@ class Rig:
                 compiled=compiled,
                 optimizer=self.optimizer,
                 examples_per_step=BATCH,
-                masked=masked,
+                partial=masked,
                 accumulation=accumulation,
                 scaler=self.scaler,
                 jit=jit,
@@ -234,14 +234,27 @@ def test_clipping_sees_the_whole_gradient(keras: Keras) -> None:
 
 @pytest.mark.parametrize("scale", first_of(None, 1024.0))
 def test_replicas_share_their_moving_statistics(keras: Keras, scale: float | None) -> None:
-    """Plain BatchNormalization: each replica sees its own half of the batch, all continue with the mean of both."""
-    rig = Rig(keras, replicas=2, scale=scale, normalized="plain", data=examples(BATCH * 3))
+    """Each replica sees its own half of the batch.
+
+    Keras' BatchNormalization does not use them in training: an evaluation averages them. Another layer may.
+    """
+
+    class OwnNormalization(keras.module.layers.BatchNormalization):  # type: ignore[name-defined, misc]
+        pass
+
+    rig = Rig(keras, replicas=2, scale=scale, normalized="plain", data=examples(BATCH * 3), first=OwnNormalization)
+
+    def statistics() -> list[list[np.ndarray]]:
+        return [rig.copies(variable) for variable in rig.keras.moving_statistics(rig.model)]
+
     rig.loop.execute(rig.batches, 3)
-    statistics = [rig.copies(one) for one in rig.keras.moving_statistics(rig.model)]
-    assert len(statistics) == 2
-    for first, second in statistics:
-        assert np.array_equal(first, second)
-        assert not np.allclose(first, np.round(first), atol=1e-6), "they moved"
+    moved = statistics()
+    assert [np.array_equal(first, second) for first, second in moved] == [True, True, False, False]
+    rig.loop.evaluation.run(rig.batches, 1, now=time.monotonic)
+    for copies, before in zip(statistics(), moved, strict=True):
+        assert np.array_equal(copies[0], copies[1])
+        assert np.allclose(copies[0], np.mean(before, axis=0), rtol=1e-6)
+        assert not np.allclose(copies[0], np.round(copies[0]), atol=1e-6), "they moved"
 
 
 def test_a_table_is_no_moving_statistic(keras: Keras) -> None:
@@ -277,8 +290,10 @@ def test_the_scale_grows_after_enough_good_steps(keras3: Keras) -> None:
     assert rig.scaler.state().good_steps == 0
 
 
-@pytest.mark.parametrize("replicas", first_of(2, 1))
-@pytest.mark.parametrize("way", [{"scale": 2.0**15}, {"accumulation": 4}, {"jit": True}], ids=str)
+@pytest.mark.parametrize("replicas", [2, 1])
+@pytest.mark.parametrize(
+    "way", [{"scale": 2.0**15}, {"accumulation": 4}, {"jit": True}, {"jit": True, "scale": 2.0**15}], ids=str
+)
 def test_scaled_in_parts_or_compiled_a_step_is_the_same(keras: Keras, replicas: int, way: dict[str, Any]) -> None:
     plain, other = Rig(keras, replicas=replicas), Rig(keras, replicas=replicas, **way)
     for rig in (plain, other):
@@ -569,6 +584,19 @@ def test_what_xla_cannot_take_is_found_before_the_first_step(keras: Keras, repli
     assert "EagerPyFunc" in str(outside.loop.xla_error(few))
     outside.loop.disable_xla()
     assert outside.loop.execute(outside.batches, 1).applied_steps == 1
+
+
+def test_on_one_replica_xla_compiles_the_optimizer_too(keras3: Keras) -> None:
+    class Outside(keras3.module.optimizers.SGD):  # type: ignore[name-defined, misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            given = tf.py_function(lambda array: array, [gradient], tf.float32)
+            super().update_step(tf.ensure_shape(given, gradient.shape), variable, learning_rate)
+
+    few = (*(tf.constant(array[:4]) for array in examples(BATCH)), ())
+    rig = Rig(keras3, jit=True, optimizer=lambda _: Outside(0.1))
+    assert "EagerPyFunc" in str(rig.loop.xla_error(few))
+    rig.loop.disable_xla()
+    assert rig.loop.execute(rig.batches, 1).applied_steps == 1
 
 
 @BOTH_GENERATIONS

@@ -71,7 +71,7 @@ def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, mas
             compiled=compiled,
             optimizer=replicated.optimizer,
             examples_per_step=BATCH,
-            masked=False,
+            partial=False,
             align=partial(align, padding=(0, 0, ())),
         )
     parts = make_iterator(strategy, lambda: batches(BATCH // 2, per_step).map(lambda *batch: (*batch, ())))
@@ -117,7 +117,7 @@ def test_a_ragged_batch_trains_as_the_masked_one(keras: Keras) -> None:
         compiled=compiled,
         optimizer=ragged.optimizer,
         examples_per_step=BATCH,
-        masked=False,
+        partial=False,
     )
     result = loop.execute(make_iterator(strategy, lambda: rows), STEPS)
     assert result.loss == pytest.approx(loss, rel=1e-5)

@@ -66,7 +66,7 @@ def test_a_list_of_inputs_trains_as_in_plain_fit(
         compiled=compiled,
         optimizer=ours.optimizer,
         examples_per_step=8,
-        masked=False,
+        partial=False,
         accumulation=accumulation,
         scaler=None,
         jit=False,

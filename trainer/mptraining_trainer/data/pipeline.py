@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +52,10 @@ from mptraining_trainer.data.schema import Columns
 # Batches of so many bytes are decoded ahead, two at least.
 _PREFETCH_BYTES = 32 << 20
 _MAX_PREFETCH = 32
+
+# The rows of batches: all batches are full; batches of one size, with a mask of 0 for rows that are no records; the
+# records alone, so that the last batch of a pass is smaller.
+Rows = Literal["Full", "Masked", "Real"]
 
 # A function that receives the records of one batch.
 Taken = Callable[[Sequence[bytes | None]], None]
@@ -116,12 +120,12 @@ class Split:
         position: Position,
         share: Share,
         batch: int,
-        masked: bool,
+        rows: Rows,
         preprocess: Preprocess,
         steps: int | None = None,
         add_class_weights: Callable[..., Any] | None = None,
     ) -> Any:
-        """Return batches for one replica (inputs, labels, weights, and a mask if `masked`), for the replicas in turn.
+        """Return batches for one replica, for the replicas in turn: (inputs, labels, weights), and a mask if Masked.
 
         `add_class_weights` adds class weights to a batch (inputs, labels). The dataset ends after `steps` steps, so
         that no more is read than they need; without `steps` it does not end.
@@ -131,17 +135,19 @@ class Split:
             Numbers(order, partial(training_spans, batching, position, steps), share, batching.examples_per_step),
             training=True,
             batch=batch,
-            masked=masked,
+            rows=rows,
             preprocess=preprocess,
             add_class_weights=add_class_weights,
         )
 
-    def validation(self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess) -> Any:
-        """Return masked batches for one replica; a pass has the steps that `examples_per_step` needs for the data."""
+    def validation(
+        self, *, examples_per_step: int, share: Share, batch: int, preprocess: Preprocess, rows: Rows = "Masked"
+    ) -> Any:
+        """Return batches for one replica; a pass has the steps that `examples_per_step` needs for the data."""
 
         spans = partial(validation_spans, self.count, examples_per_step)
         return self._pipeline(
-            Numbers(self.stored_order, spans, share, examples_per_step), batch=batch, preprocess=preprocess
+            Numbers(self.stored_order, spans, share, examples_per_step), batch=batch, preprocess=preprocess, rows=rows
         )
 
     def prediction(self, *, ranges: Sequence[tuple[int, int]], batch: int, preprocess: Preprocess, taken: Taken) -> Any:
@@ -166,7 +172,7 @@ class Split:
         batch: int,
         preprocess: Preprocess,
         training: bool = False,
-        masked: bool = True,
+        rows: Rows = "Masked",
         add_class_weights: Callable[..., Any] | None = None,
         taken: Taken | None = None,
     ) -> Any:
@@ -192,9 +198,12 @@ class Split:
             weights = pad_all(weights, (), ())
             if add_class_weights is not None:
                 weights = add_class_weights(inputs, labels)[2]
-            tensors = (inputs, labels, weights, mask) if masked else (inputs, labels, weights)
             # A map that returned another number of rows would pair inputs with labels of other records.
-            return tuple(tf.nest.map_structure(lambda each: _with_rows(each, batch), part) for part in tensors)
+            tensors = tuple(
+                tf.nest.map_structure(lambda tensor: _with_rows(tensor, batch), part)
+                for part in (inputs, labels, weights, mask)
+            )
+            return tensors if rows == "Masked" else _real_rows(tensors) if rows == "Real" else tensors[:3]
 
         dataset = dataset.map(batch_of)
         size = max(1, batch * bytes_per_example(self.columns.columns))
@@ -337,6 +346,17 @@ def raise_reading_problems(*splits: Split | None) -> Iterator[None]:
             for split in opened:
                 split.raise_damage()
         raise
+
+
+def _real_rows(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs, labels and weights of the rows whose mask is not 0; a copy only if there are others."""
+    *tensors, mask = batch
+    real = mask > 0
+
+    def dropped() -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, real), tensors)
+
+    return tuple(tf.cond(tf.reduce_all(real), lambda: tensors, dropped))
 
 
 def _with_rows(tensor: Any, rows: int) -> Any:

@@ -235,19 +235,24 @@ def run_eagerly(strategy: Any, on_replica: Callable[[], None]) -> None:
         log.setLevel(level)
 
 
-def global_norm(gradients: list[Any]) -> Any:
-    """Return the global Euclidean norm, a float32 scalar; not finite if any element is not."""
+def half_square(gradients: list[Any]) -> Any:
+    """Return half of the global Euclidean norm's square, a float32 scalar; not finite if any element is not.
+
+    It is what one operation a gradient computes: `tf.linalg.global_norm` takes twice the time in a small step.
+    """
     summed = [
         _sum_repeated_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
         for gradient in gradients
         if gradient is not None
     ]
+    if not summed:
+        return tf.constant(0.0)
     types = {gradient.dtype for gradient in summed}
     if len(types) > 1:
         # A layer may have another type than the rest of its model.
         wide = tf.float64 if tf.float64 in types else tf.float32
         summed = [tf.cast(gradient, wide) for gradient in summed]
-    return tf.cast(tf.linalg.global_norm(summed), tf.float32)
+    return tf.cast(tf.add_n([tf.nn.l2_loss(gradient) for gradient in summed]), tf.float32)
 
 
 def _sum_repeated_rows(slices: Any) -> Any:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from mptraining_trainer.distribution.replica_variables import all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
-from mptraining_trainer.loop.step import Batch, without_padding
+from mptraining_trainer.loop.step import Batch, rows_of, without_padding
 from mptraining_trainer.model.compiled import CompiledModel
 
 
@@ -74,7 +74,7 @@ class OwnStep:
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
         """Run `test` on the real rows, if any; return the logs times this replica's share of these rows."""
-        own = tf.reduce_sum(batch[3])
+        own = rows_of(batch)
         whole = own
         if self._replicas > 1:
             whole = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
@@ -97,7 +97,7 @@ class OwnStep:
 
     def data(self, batch: Batch) -> Any:
         """Return the argument of `train_step` under `fit`: inputs, (inputs, labels) or (inputs, labels, weights)."""
-        batch = without_padding(batch)[0] if len(batch) > 3 else batch
+        batch = without_padding(batch) if len(batch) > 3 else batch
         inputs, labels, weights = self._compiled.keras_arguments(batch)
         if weights is not None:
             return inputs, labels, weights

@@ -8,7 +8,7 @@ whole batch. Everything runs in replica context unless stated otherwise.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,9 +26,9 @@ class ReplicaStep:
     """The training and evaluation step of one replica.
 
     Batches are (inputs, labels, weights), or (inputs, labels, weights, rows) with rows a float vector [batch]. Labels
-    are an empty tuple if the data has none, weights if no example is weighted. `examples_per_step` is over all replicas
-    and accumulated batches; with `scaled`, gradients are computed from a multiplied loss; `jit` compiles forward and
-    backward pass with XLA; `static` keeps every shape static, as TPUs need.
+    are an empty tuple if the data has none, weights if no example is weighted. With `scaled`, gradients are computed
+    from a multiplied loss; `jit` compiles forward and backward pass with XLA; `static` keeps every shape static, as
+    TPUs need.
     """
 
     def __init__(
@@ -36,7 +36,6 @@ class ReplicaStep:
         *,
         compiled: CompiledModel,
         replicas: int,
-        examples_per_step: int,
         accumulation: int,
         scaled: bool,
         jit: bool,
@@ -47,7 +46,6 @@ class ReplicaStep:
         self._compiled = compiled
         self._replicas = replicas
         self._parts = replicas * accumulation
-        self._examples_per_step = examples_per_step
         self._accumulation = accumulation
         self._scaled = scaled
         self._static = static
@@ -63,7 +61,7 @@ class ReplicaStep:
 
     def gradients(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         """Return shares of loss and gradients (None for an unused variable); update the compiled metrics."""
-        batch, rows = self._counted(batch)
+        batch, rows = (batch[:3], batch[3]) if len(batch) > 3 else (batch, None)
         count = None if rows is None else self._sum(tf.reduce_sum(rows))
         if self._accumulation == 1:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
@@ -88,21 +86,22 @@ class ReplicaStep:
 
     def rows_in_step(self, batch: Batch) -> Any:
         """Return the number of real rows of the whole batch, a float32 scalar."""
-        if len(batch) < 4:
-            return tf.constant(float(self._examples_per_step))
-        return self._sum(tf.reduce_sum(batch[3]))
+        return self._sum(rows_of(batch))
 
     def evaluation(self, batch: Batch) -> tuple[Any, Any]:
         """Return this replica's shares of the sum of the loss over the rows, and of their number; update the metrics.
 
-        The batch has rows. The sums of the shares over the replicas are those of the whole batch.
+        The sums of the shares over the replicas are those of the whole batch.
         """
-        whole, own = self.rows_in_step(batch), tf.reduce_sum(batch[3])
+        whole, own = self.rows_in_step(batch), rows_of(batch)
         padded = batch
+        rows = batch[3] if len(batch) > 3 else None
         # A loss that is a mean over rows must not contain padded rows; a loss with sums over the replicas gets `rows`
         # instead.
-        drop = self._parts == 1 or not self.sums_over_replicas
-        batch, rows = without_padding(batch) if drop and not self._static else (batch[:3], batch[3])
+        if rows is not None and (self._static or self.sums_over_replicas):
+            batch = batch[:3]
+        elif rows is not None:
+            batch, rows = without_padding(batch), None
         inputs, labels, weights = self._compiled.keras_arguments(batch)
 
         def evaluated(part: Part | None) -> Any:
@@ -156,7 +155,8 @@ class ReplicaStep:
             pairs = zip(gradients, self._overwritten, strict=True)
             gradients = [gradient if overwrites else _divide(gradient, scale) for gradient, overwrites in pairs]
         # Masks are attributes of tensors, which a compiled function does not return.
-        return tf.reduce_mean(tf.cast(loss, tf.float32)), gradients, (predictions, _masks(predictions))
+        loss = tf.cast(loss, tf.float32)
+        return loss if loss.shape.rank == 0 else tf.reduce_mean(loss), gradients, (predictions, _masks(predictions))
 
     def _part(self, rows: Any, count: Any, accumulation: int) -> Part | None:
         parts = self._replicas * accumulation
@@ -175,17 +175,6 @@ class ReplicaStep:
         if rows is None or not self._compiled.keras.legacy:
             return nullcontext()
         return self._compiled.weight_output_losses(tf.cast(count, tf.float32) / self._parts)
-
-    def _counted(self, batch: Batch) -> tuple[Batch, Any]:
-        """Return the batch without its rows, and the rows if a reduction needs them.
-
-        One replica drops padded rows before the model, as the last batch of `fit` is smaller.
-        """
-        if len(batch) < 4:
-            return batch, None
-        if self._parts > 1 or self._static:
-            return batch[:3], batch[3]
-        return without_padding(batch)
 
     def _update(self, batch: Batch, predictions: Any, rows: Any) -> None:
         """Update the compiled metrics with the real rows."""
@@ -255,10 +244,18 @@ def _keep_losses_by_replica(model: Any) -> None:
             object.__setattr__(layer, "_losses", _LossesByReplica())
 
 
-def without_padding(batch: Batch) -> tuple[Batch, None]:
-    """Return the real rows of a batch, and None in place of their vector."""
+def rows_of(batch: Batch) -> Any:
+    """Return the number of this replica's real rows, a float32 scalar."""
+    if len(batch) > 3:
+        return tf.reduce_sum(batch[3])
+    first = tf.nest.flatten(batch[0])[0]
+    return tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.float32)
+
+
+def without_padding(batch: Batch) -> Batch:
+    """Return the real rows of a batch."""
     *tensors, rows = batch
-    return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors)), None
+    return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors))
 
 
 def _masks(predictions: Any) -> dict[str, Any]:
@@ -283,46 +280,10 @@ def _divide(gradient: Any, scale: Any) -> Any:
     return gradient / scale
 
 
-class RunningSum:
-    """A float32 sum with its rounding error in a second variable; create it inside the strategy's scope.
-
-    Kahan, Further remarks on reducing truncation errors (Communications of the ACM 8, 1965): both together have some 48
-    bits while the sum is larger than what is added, at the price of four operations, and on devices without float64.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._sum, self._error = local_sum(f"{name}_sum"), local_sum(f"{name}_error")
-
-    @property
-    def variables(self) -> tuple[Any, ...]:
-        """The variables that a checkpoint has to contain."""
-        return self._sum, self._error
-
-    def add(self, value: Any) -> None:
-        """Add a float32 scalar, in replica context."""
-        before = self._sum.read_value()
-        value += self._error.read_value()
-        after = before + value
-        self._error.assign(value - (after - before))
-        self._sum.assign(after)
-
-    def reset(self) -> None:
-        for each in self.variables:
-            each.assign(0.0)
-
-    def readings(self) -> list[Any]:
-        """Return two float32 scalars, in cross-replica context; added in double precision they are the sum."""
-        return [each.read_value() for each in self.variables]
-
-    def numpy(self) -> float:
-        """Return the sum over all replicas; every worker must call it."""
-        return sum(float(each.numpy()) for each in self.variables)
-
-
-def local_sum(name: str) -> Any:
-    """Return a float32 scalar variable with one value per replica, which a read sums."""
+def local_sum(name: str, dtype: Any = tf.float32) -> Any:
+    """Return a scalar variable with one value per replica, which a read sums. Create it in the strategy's scope."""
     return tf.Variable(
-        0.0,
+        tf.zeros([], dtype),
         trainable=False,
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.SUM,
@@ -331,22 +292,32 @@ def local_sum(name: str) -> Any:
 
 
 class MovingStatistics:
-    """The moving statistics of one model; all methods are for replica context."""
+    """The moving statistics of one model; all methods are for replica context.
+
+    Those of BatchNormalization depend on the batch alone, so that each replica keeps its own until an evaluation reads
+    them. A layer of another kind may use its statistics in the next step: they are averaged in each.
+    """
 
     def __init__(self, keras: Keras, model: Any) -> None:
         self._variables = keras.moving_statistics(model)
-
-    def read(self) -> list[Any]:
-        """Return the present values on this replica."""
-        return [variable.read_value() for variable in self._variables]
+        linear = {id(variable) for variable in keras.batch_statistics(model)}
+        self._averaged_in_steps = [variable for variable in self._variables if id(variable) not in linear]
 
     def all_finite(self) -> Any:
         """Return whether all statistics are finite on this replica, a bool scalar."""
-        return all_finite(self.read())
+        return all_finite([variable.read_value() for variable in self._variables])
 
-    def average_over_replicas(self) -> None:
-        """Replace the statistics on every replica by their mean over all replicas."""
-        if tf.distribute.get_replica_context().num_replicas_in_sync > 1:
-            means = all_reduce(self.read(), [False] * len(self._variables), mean=True)
-            for variable, mean in zip(self._variables, means, strict=True):
-                variable.assign(mean)
+    def average_in_step(self) -> None:
+        """Replace those that the next step may use by their mean over all replicas."""
+        _average(self._averaged_in_steps)
+
+    def average(self) -> None:
+        """Replace all statistics by their mean over all replicas."""
+        _average(self._variables)
+
+
+def _average(variables: Sequence[Any]) -> None:
+    if variables and tf.distribute.get_replica_context().num_replicas_in_sync > 1:
+        values = [variable.read_value() for variable in variables]
+        for variable, mean in zip(variables, all_reduce(values, [False] * len(values), mean=True), strict=True):
+            variable.assign(mean)

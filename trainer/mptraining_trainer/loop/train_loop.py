@@ -7,7 +7,8 @@ A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over t
 scaling, and after the first non-finite value, it is two, with one decision in between: if the norm of the summed
 gradients, the loss and the variables that the forward pass changed are finite, apply, otherwise skip. A skipped step
 changes nothing: statistics, seeds and metrics are restored. (An all-reduce inside a branch of a condition is only
-possible in a separate `strategy.run`.)
+possible in a separate `strategy.run`.) On one replica XLA compiles the whole step; on several, whose gradients are
+summed outside of it, the forward and backward pass.
 
 The decision waits for all gradients, which costs 0.05 ms a step on two cores, the branch 0.04 ms and the copies
 0.03 ms: half of a step of 0.23 ms, and nothing that is measurable of one of 9 ms.
@@ -17,8 +18,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +29,13 @@ from mptraining_trainer.distribution.replica_variables import (
     all_finite,
     all_reduce,
     assign,
-    global_norm,
+    half_square,
     run_eagerly,
 )
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.evaluation import Evaluation
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs, optimizers
-from mptraining_trainer.loop.step import Batch, MovingStatistics, ReplicaStep, RunningSum
+from mptraining_trainer.loop.step import Batch, MovingStatistics, ReplicaStep, local_sum
 from mptraining_trainer.loop.steps_per_execution import Execution
 from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
 from mptraining_trainer.numerics.loss_scaling import LossScaler
@@ -58,20 +59,48 @@ def _python_clock() -> Any:
     return tf.ensure_shape(now, [])
 
 
-# The readings of an execution before the metrics: loss and its rounding error, weight and its rounding error, gradient
-# norm, finite steps, failed replica, what failed there and in which step, scale, skipped steps, skipped in a row, stop
-# requests, seconds, non-finite workers, waited.
-_FIXED_READINGS = 16
 # What is not finite on a replica; the forward pass includes the loss.
 _GRADIENTS, _FORWARD = 1.0, 2.0
+
+
+class Readings(NamedTuple):
+    """What the device returns of one execution, beside the metrics; scalars, the first two float64.
+
+    `failure` is what was not finite in a checked step, `_GRADIENTS` or `_FORWARD`, on `failed_replica` in
+    `failed_step`; 0 for nothing.
+    """
+
+    loss_sum: Any
+    loss_weight: Any
+    gradient_norm: Any
+    finite_steps: Any
+    failed_replica: Any
+    failure: Any
+    failed_step: Any
+    loss_scale: Any
+    skipped_steps: Any
+    skipped_in_a_row: Any
+    stop_requests: Any
+    seconds: Any
+    non_finite_workers: Any
+    waited: Any
+
+    def stacked(self, metrics: Iterable[Any]) -> Any:
+        """Return everything in one float64 vector, which is one transfer to the host."""
+        sums, rest = tf.stack(self[:2]), tf.stack([*self[2:], *metrics])
+        return tf.concat([sums, tf.cast(rest, tf.float64)], axis=0)
+
+
+_COUNT = len(Readings._fields)
 
 
 class Loop:
     """Trains one model and evaluates it by its `evaluation`; create it inside the strategy's scope.
 
-    `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, weights, rows) with
-    rows a float vector, or (inputs, labels, weights) if `masked` is False and every example counts. A model with its
-    own `train_step` trains by it (`loop.own_step`), without scaler, accumulation and XLA.
+    `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, weights), or
+    (inputs, labels, weights, rows) with rows a float vector, 0 for rows that do not count; with `partial`, a batch may
+    have fewer rows that count than others. A model with its own `train_step` trains by it (`loop.own_step`), without
+    scaler, accumulation and XLA.
     """
 
     def __init__(
@@ -82,7 +111,7 @@ class Loop:
         compiled: CompiledModel,
         optimizer: Any,
         examples_per_step: int,
-        masked: bool,
+        partial: bool,
         accumulation: int = 1,
         scaler: LossScaler | None = None,
         jit: bool = False,
@@ -98,7 +127,7 @@ class Loop:
         self._strategy = strategy
         self._optimizer = optimizer
         self._compiled = compiled
-        self._masked = masked
+        self._partial = partial
         self._scaler = scaler
         self._worker_sum = CrossReplicaSum(strategy, workers)
         self._measures_waiting = measures_waiting
@@ -110,19 +139,20 @@ class Loop:
         self._overwritten = keras.overwritten(self._variables)
         own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
         self._own = own if "train_step" in compiled.own_steps else None
+        static = isinstance(strategy, tf.distribute.TPUStrategy)
+        self._whole = self._replicas == accumulation == 1 and not static
         self._replica_step = ReplicaStep(
             compiled=compiled,
             replicas=self._replicas,
-            examples_per_step=examples_per_step,
             accumulation=accumulation,
             scaled=scaler is not None and scaler.scales,
-            jit=jit,
-            static=isinstance(strategy, tf.distribute.TPUStrategy),
+            jit=jit and not self._whole,
+            static=static,
         )
         self._examples_per_step = examples_per_step
-        self._losses = RunningSum("loss")
+        self._losses = local_sum("loss_sum", tf.float64)
         # The number of steps whose losses are summed, each weighted by its share of real rows.
-        self._weights = RunningSum("loss_weight")
+        self._weights = local_sum("loss_weight_sum", tf.float64)
         self._statistics = MovingStatistics(keras, model)
         # Variables that a forward pass changes; a skipped step must restore them.
         moved = keras.forward_pass_variables(model) if scaler else []
@@ -137,6 +167,7 @@ class Loop:
             compiled=compiled,
             next_batch=self.next_batch,
             worker_sum=self._worker_sum,
+            average_statistics=self._statistics.average,
         )
         if self._own is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
@@ -148,9 +179,10 @@ class Loop:
         # AutoGraph would convert each function that a step calls, which takes 2 s of processor time. Keras 3 does not
         # convert a program's functions either; tf_keras does, and so must its step.
         converts = keras.legacy or accumulation > 1
-        self._as_written = (lambda function: function) if converts else tf.autograph.experimental.do_not_convert
-        self._execute = tf.function(self._execute_graph, reduce_retracing=True)
-        self._reset = tf.function(self._reset_graph)
+        step = self._checked_step if scaler else self._step
+        self._run_step: Any = tf.function(step, autograph=converts, jit_compile=True) if jit and self._whole else step
+        self._execute = tf.function(self._execute_graph, autograph=converts, reduce_retracing=True)
+        self._reset = tf.function(self._reset_graph, autograph=False)
 
     @property
     def metrics(self) -> list[Any]:
@@ -165,7 +197,7 @@ class Loop:
     @property
     def epoch_sums(self) -> tuple[Any, ...]:
         """The variables that hold the sum of the epoch's losses; a checkpoint has to contain them."""
-        return (*self._losses.variables, *self._weights.variables)
+        return self._losses, self._weights
 
     @property
     def more_optimizers(self) -> tuple[Any, ...]:
@@ -197,53 +229,55 @@ class Loop:
             # The concrete function is cached: its lookup by arguments takes longer than a step of a small model.
             self._traced_execution = self._execute.get_concrete_function(iterator, count, reports)
             self._traced_iterator = iterator
-        readings = self._traced_execution(iterator, count, reports).numpy().tolist()
-        loss_sum, loss_error, weight, weight_error, norm, finite, *rest = readings[:_FIXED_READINGS]
-        replica, kind, failed_step, *others = rest
-        loss_scale, skipped, in_a_row, *from_workers = others
-        asked, seconds, found, waited = from_workers
-        loss_sum, weight = loss_sum + loss_error, weight + weight_error
-        metrics = dict(zip(self._names, readings[_FIXED_READINGS:], strict=True))
-        applied = steps - int(skipped - self._skipped_before)
-        now = weight - self._weight_before
-        loss = (loss_sum - self._loss_before) / max(now, 1e-9)
+        values = self._traced_execution(iterator, count, reports).numpy().tolist()
+        read, metrics = Readings(*values[:_COUNT]), dict(zip(self._names, values[_COUNT:], strict=True))
+        applied = steps - int(read.skipped_steps - self._skipped_before)
+        weight = read.loss_weight - self._weight_before
+        loss = (read.loss_sum - self._loss_before) / max(weight, 1e-9)
         if self._own is not None:
             # The logs of the model's own step contain the loss of the epoch.
-            now, loss = 0.0, metrics.get("loss", 0.0)
-        self._skipped_before, self._loss_before, self._weight_before = skipped, loss_sum, weight
+            weight, loss = 0.0, metrics.get("loss", 0.0)
+        self._skipped_before = read.skipped_steps
+        self._loss_before, self._weight_before = read.loss_sum, read.loss_weight
         return Execution(
             applied_steps=applied,
             loss=loss,
-            loss_sum=loss_sum,
-            loss_weight=now,
-            gradient_norm=norm,
-            finite_steps=int(finite),
-            failed_replica=int(replica) if kind else None,
-            failed_step=int(failed_step) if kind else None,
-            forward_failed=kind == _FORWARD,
+            loss_sum=read.loss_sum,
+            loss_weight=weight,
+            gradient_norm=read.gradient_norm,
+            finite_steps=int(read.finite_steps),
+            failed_replica=int(read.failed_replica) if read.failure else None,
+            failed_step=int(read.failed_step) if read.failure else None,
+            forward_failed=read.failure == _FORWARD,
             metrics=metrics,
-            loss_scale=loss_scale if self._scaler and self._scaler.scales else None,
-            skipped_steps=int(skipped),
-            skipped_in_a_row=int(in_a_row),
-            stop_requests=int(asked),
-            step_seconds=seconds / self._worker_sum.count,
-            waited_seconds=waited / self._worker_sum.count if self._measures_waiting else None,
-            non_finite_workers=int(found),
+            loss_scale=read.loss_scale if self._scaler and self._scaler.scales else None,
+            skipped_steps=int(read.skipped_steps),
+            skipped_in_a_row=int(read.skipped_in_a_row),
+            stop_requests=int(read.stop_requests),
+            step_seconds=read.seconds / self._worker_sum.count,
+            waited_seconds=read.waited / self._worker_sum.count if self._measures_waiting else None,
+            non_finite_workers=int(read.non_finite_workers),
         )
 
     def xla_error(self, batch: Batch) -> str | None:
         """Return XLA's error for this model's step over a few examples; None if XLA accepts the step."""
         errors: list[str] = []
 
+        def lower(function: Callable[[Batch], None]) -> None:
+            try:
+                function(batch)
+            except (ValueError, tf.errors.OpError) as error:
+                errors.append(str(error))
+
         def on_replica() -> None:
             if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
-                try:
-                    self._replica_step.lower_to_xla(batch)
-                except (ValueError, tf.errors.OpError) as error:
-                    errors.append(str(error))
+                lower(self._replica_step.lower_to_xla)
 
-        # Run eagerly, because each replica calls XLA from Python and not from a graph.
-        run_eagerly(self._strategy, on_replica)
+        if self._whole:
+            lower(lambda batch: self._run_step.experimental_get_compiler_ir(batch)(stage="hlo"))
+        else:
+            # Run eagerly, because each replica calls XLA from Python and not from a graph.
+            run_eagerly(self._strategy, on_replica)
         return errors[0] if errors else None
 
     def disable_loss_sums(self) -> None:
@@ -252,6 +286,7 @@ class Loop:
 
     def disable_xla(self) -> None:
         """Turn XLA off; call it before the first step."""
+        self._run_step = self._checked_step if self._scaler else self._step
         self._replica_step.disable_xla()
 
     def next_batch(self, iterator: Any) -> Any:
@@ -289,38 +324,51 @@ class Loop:
     def _execute_graph(self, iterator: Any, steps: Any, reports: Any) -> Any:
         if self._own is not None:
             return self._execute_own(iterator, steps, reports)
-        skipped = self._scaler.readings()[1] if self._scaler else tf.constant(0.0)
-        waited, norm, fine, finite = tf.constant(0.0), tf.constant(0.0), tf.constant(True), tf.constant(0.0)
-        failed = tf.constant([0.0, 0.0, 0.0])
-        timed_next = self._as_written(self._timed_next)
-        step, checked_step = self._as_written(self._step), self._as_written(self._checked_step)
-        for number in tf.range(steps):
-            batch, seconds = timed_next(iterator)
-            waited += seconds
+        zero = tf.constant(0.0)
+        skipped = self._scaler.readings()[1] if self._scaler else zero
+        # A variable of the loop costs four operations a step, so it has those alone that this loop needs.
+        before = {"number": tf.constant(0), "half_square": zero, "fine": tf.constant(True), "finite": zero}
+        before |= {"waited": zero} if self._measures_waiting else {}
+        before |= {"failed": tf.constant([0.0, 0.0, 0.0])} if self._scaler else {}
+
+        def one_step(state: dict[str, Any]) -> tuple[dict[str, Any]]:
+            after = dict(state)
+            batch, seconds = self._timed_next(iterator)
+            if self._measures_waiting:
+                after["waited"] += seconds
             if self._scaler is None:
-                norm = step(batch)
+                after["half_square"] = self._run_step(batch)
             else:
-                norm, (replica, kind) = checked_step(batch)
+                after["half_square"], (replica, kind) = self._run_step(batch)
                 # A forward pass that fails counts before gradients that only the loss scale may have made infinite.
-                failed = tf.where(kind > failed[1], tf.stack([replica, kind, tf.cast(number, tf.float32)]), failed)
-            fine &= tf.math.is_finite(norm)
-            finite += tf.cast(fine, tf.float32)
-        if not self._masked:
-            skipped = (self._scaler.readings()[1] if self._scaler else skipped) - skipped
-            applied = (tf.cast(steps, tf.float32) - skipped) / self._replicas
-            self._strategy.run(self._weights.add, args=(applied,))
+                failed = tf.stack([replica, kind, tf.cast(state["number"], tf.float32)])
+                after["failed"] = tf.where(kind > state["failed"][1], failed, state["failed"])
+            after["fine"] &= tf.math.is_finite(after["half_square"])
+            after["finite"] += tf.cast(after["fine"], tf.float32)
+            after["number"] += 1
+            return (after,)
+
+        (state,) = tf.while_loop(lambda state: state["number"] < steps, one_step, (before,), parallel_iterations=1)
+        if not self._partial:
+            now = self._scaler.readings()[1] if self._scaler else zero
+            applied = (tf.cast(steps, tf.float32) - (now - skipped)) / self._replicas
+            self._strategy.run(self._add, args=(self._weights, applied))
         if self._scaler is None:
             # Checked once per execution, because statistics that the forward passes change may be infinite though no
             # gradient was.
-            moved = self._first_replica(self._strategy.run(self._statistics.all_finite))
-            reports += tf.cast(tf.logical_not(moved), tf.float32) * tf.constant([0.0, 0.0, 1.0])
-        reports = tf.concat([reports, [waited]], axis=0)
-        scaling = self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
-        results = self._as_written(self._compiled.results)()
+            moved = self._strategy.experimental_local_results(self._strategy.run(self._statistics.all_finite))
+            reports += tf.cast(tf.logical_not(tf.reduce_all(moved)), tf.float32) * tf.constant([0.0, 0.0, 1.0])
+        results = self._compiled.results()
         self._names = tuple(results)
-        worker_sums = tf.unstack(self._worker_sum.reduce(reports))
-        sums = [*self._losses.readings(), *self._weights.readings()]
-        return tf.stack([*sums, norm, finite, *tf.unstack(failed), *scaling, *worker_sums, *results.values()])
+        return Readings(
+            self._losses.read_value(),
+            self._weights.read_value(),
+            tf.sqrt(2.0 * state["half_square"]) / (getattr(self._optimizer, "loss_scale_factor", None) or 1.0),
+            state["finite"],
+            *tf.unstack(state.get("failed", [zero] * 3)),
+            *(self._scaler.readings() if self._scaler else [tf.constant(1.0), zero, zero]),
+            *tf.unstack(self._worker_sum.reduce(tf.concat([reports, [state.get("waited", zero)]], axis=0))),
+        ).stacked(results.values())
 
     def _execute_own(self, iterator: Any, steps: Any, reports: Any) -> Any:
         """Run `_execute_graph` with the model's own `train_step`; its logs are those of the last step."""
@@ -340,40 +388,40 @@ class Loop:
         # Metrics are over all replicas; other values that the step returned are the replicas' mean.
         logs |= {name: value for name, value in self._compiled.results().items() if name in logs}
         self._names = tuple(logs)
-        worker_sums = tf.unstack(self._worker_sum.reduce(tf.concat([reports, [waited]], axis=0)))
-        nothing = tf.constant(0.0)
-        norm = tf.constant(float("nan"))
-        scaling = [tf.constant(1.0), nothing, nothing]
-        return tf.stack([*[nothing] * 4, norm, finite, *[nothing] * 3, *scaling, *worker_sums, *logs.values()])
+        zero, no_sum = tf.constant(0.0), tf.constant(0.0, tf.float64)
+        of_workers = tf.unstack(self._worker_sum.reduce(tf.concat([reports, [waited]], axis=0)))
+        of_scaler = [tf.constant(1.0), zero, zero]
+        norm = tf.constant(math.nan)
+        return Readings(no_sum, no_sum, norm, finite, zero, zero, zero, *of_scaler, *of_workers).stacked(logs.values())
 
     def _step(self, batch: Batch) -> Any:
-        """Train one step; return the gradients' norm."""
+        """Train one step; return half of the square of the gradients' norm."""
 
         def on_replica(batch: Batch) -> Any:
             loss, gradients = self._shares(batch, tf.constant(1.0))
             gradients = all_reduce(gradients, self._overwritten)
-            norm = self._norm(gradients)
+            half_squares = self._half_square(gradients)
             self._apply(loss, gradients, batch)
-            return norm
+            return half_squares
 
-        norm = self._first_replica(self._strategy.run(on_replica, args=(batch,)))
+        half_squares = self._strategy.run(on_replica, args=(batch,))
         self._overwrite_by_average()
-        return norm
+        return self._first_replica(half_squares)
 
     def _checked_step(self, batch: Batch) -> tuple[Any, tuple[Any, Any]]:
         """Train one step, or skip it.
 
-        Returns the gradients' norm, NaN for a skipped step, and the replica that failed with what: _FORWARD, _GRADIENTS
-        or 0 for nothing.
+        Returns half of the square of the gradients' norm, NaN for a skipped step, and the replica that failed with
+        what: _FORWARD, _GRADIENTS or 0 for nothing.
         """
         assert self._scaler is not None
         # The scale is passed as a value, because a mirrored variable read inside is another tensor on each replica.
         scale = self._scaler.scale.read_value()
-        before, loss, gradients, norms, failures = self._strategy.run(self._compute_update, args=(batch, scale))
+        before, loss, gradients, half_squares, failures = self._strategy.run(self._compute_update, args=(batch, scale))
         # From sums over all replicas, so that every replica of every worker decides the same.
-        norm, failed = self._first_replica(norms), self._first_replica(failures)
+        of_sum, failed = self._first_replica(half_squares), self._first_replica(failures)
         worst = tf.reduce_max(failed)
-        finite = tf.math.is_finite(norm) & tf.equal(worst, 0.0)
+        finite = tf.math.is_finite(of_sum) & tf.equal(worst, 0.0)
 
         def apply() -> Any:
             self._strategy.run(self._apply, args=(loss, gradients, batch))
@@ -386,13 +434,13 @@ class Loop:
 
         tf.cond(finite, apply, undo)
         self._scaler.update(finite, worst < _FORWARD)
-        return tf.where(finite, norm, math.nan), (tf.cast(tf.argmax(failed), tf.float32), worst)
+        return tf.where(finite, of_sum, math.nan), (tf.cast(tf.argmax(failed), tf.float32), worst)
 
     def _compute_update(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
         """Compute everything but the update, on each replica.
 
-        Returns the values to restore, the shares of loss and gradients, the norm, and what failed on each replica,
-        shape [replicas], 0 for nothing.
+        Returns the values to restore, the shares of loss and gradients, half of the square of their norm, and what
+        failed on each replica, shape [replicas], 0 for nothing.
         """
         before = [tf.identity(variable) for variable in self._restored_by_skip]
         with tf.control_dependencies(before):
@@ -400,20 +448,19 @@ class Loop:
         pairs = zip(gradients, self._overwritten, strict=True)
         values = [gradient for gradient, overwrites in pairs if overwrites and gradient is not None]
         finite = all_finite([loss, *(variable.read_value() for variable in self._changed_by_forward), *values])
-        norm = self._norm(gradients)
-        failed = tf.where(finite, tf.where(tf.math.is_finite(norm), 0.0, _GRADIENTS), _FORWARD)
+        own = self._half_square(gradients)
+        failed = tf.where(finite, tf.where(tf.math.is_finite(own), 0.0, _GRADIENTS), _FORWARD)
         if self._replicas == 1:
-            return before, loss, gradients, norm, failed[None]
+            return before, loss, gradients, own, failed[None]
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         failures = tf.one_hot(replica, self._replicas, on_value=failed)
         *gradients, failures = all_reduce([*gradients, failures], [*self._overwritten, False])
-        return before, loss, gradients, self._norm(gradients), failures
+        return before, loss, gradients, self._half_square(gradients), failures
 
-    def _norm(self, gradients: list[Any]) -> Any:
-        """Return the gradients' global norm, without the optimizer's own scale and the next values of variables."""
-        factor = getattr(self._optimizer, "loss_scale_factor", None) or 1.0
+    def _half_square(self, gradients: list[Any]) -> Any:
+        """Return half of the square of the gradients' norm, without the next values of variables."""
         pairs = zip(gradients, self._overwritten, strict=True)
-        return global_norm([None if overwrites else gradient for gradient, overwrites in pairs]) / factor
+        return half_square([None if overwrites else gradient for gradient, overwrites in pairs])
 
     def _undo(self, before: Sequence[Any]) -> None:
         for variable, value in zip(self._restored_by_skip, before, strict=True):
@@ -426,14 +473,17 @@ class Loop:
     def _apply(self, loss: Any, gradients: list[Any], batch: Batch) -> None:
         """On each replica: apply the update, add the loss to the epoch's sum, and average the moving statistics."""
         self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-        if not self._masked:
-            self._losses.add(loss)
+        if not self._partial:
+            self._add(self._losses, loss)
         else:
             # The loss is weighted by the rows of the batch, as in `fit`.
             weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
-            self._losses.add(loss * weight)
-            self._weights.add(weight / self._replicas)
-        self._statistics.average_over_replicas()
+            self._add(self._losses, loss * weight)
+            self._add(self._weights, weight / self._replicas)
+        self._statistics.average_in_step()
+
+    def _add(self, total: Any, value: Any) -> None:
+        total.assign_add(tf.cast(value, total.dtype))
 
     def _overwrite_by_average(self) -> None:
         """Replace the weights by their moving average every `ema_overwrite_frequency` updates.
@@ -475,8 +525,8 @@ class Loop:
 
     def _reset_graph(self) -> None:
         self._compiled.model.reset_metrics()
-        for each in (self._losses, self._weights):
-            each.reset()
+        for total in (self._losses, self._weights):
+            total.assign(tf.zeros_like(total))
 
 
 def _assign_if(variable: Any, value: Any, due: Any) -> Any:

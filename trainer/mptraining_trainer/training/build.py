@@ -25,7 +25,7 @@ from mptraining_trainer.data.batch_spec import example_specs
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import Datasets
 from mptraining_trainer.data.padding import padding_values
-from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.pipeline import Rows, Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.distribution.aligned_sizes import align
@@ -126,8 +126,21 @@ class RunContext:
         return self.job.training
 
     @property
-    def masked(self) -> bool:
+    def partial(self) -> bool:
+        """Whether a training batch may have fewer rows than others."""
         return self.data.remainder == "PadAndMask" or self.data.bad_records == "Skip"
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of training batches: only a batch that is not divided, and of no fixed size, may be smaller."""
+        if not self.partial:
+            return "Full"
+        divided = self.training.gradient_accumulation_steps > 1
+        return "Masked" if divided or self.evaluation_rows == "Masked" else "Real"
+
+    @property
+    def evaluation_rows(self) -> Rows:
+        return "Masked" if self.job.replicas > 1 or self.job.accelerator.kind == "tpu" else "Real"
 
     @property
     def example(self) -> ExampleSpec:
@@ -211,7 +224,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             compiled=compiled,
             optimizer=built.optimizer,
             examples_per_step=context.batching.examples_per_step,
-            masked=context.masked,
+            partial=context.partial,
             accumulation=context.training.gradient_accumulation_steps,
             scaler=scaler,
             jit=jit,
@@ -261,7 +274,7 @@ def _trace(
     keras, compiled = context.keras, built.compiled
     assert compiled is not None
     own = "train_step" in compiled.own_steps
-    if own and context.masked and job.replicas > 1:
+    if own and context.partial and job.replicas > 1:
         raise InvalidProgram(
             "train_step",
             f"an override of {type(compiled.model).__name__}, with padded or skipped rows on {job.replicas} replicas",
@@ -282,7 +295,7 @@ def _trace(
         if parts > 1 and job.accelerator.kind != "tpu":
             # The model's own step may call neither the compiled loss nor the model.
             with _ignoring_all_but_problems() if own else _program_errors(job, built, context.example):
-                sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.masked)
+                sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.partial)
     return sums, findings
 
 
@@ -302,7 +315,7 @@ def _pipeline(context: RunContext, preprocess: Preprocess, position: Position, s
         position=position,
         share=context.share,
         batch=context.batching.examples_per_step // context.job.replicas,
-        masked=context.masked,
+        rows=context.rows,
         preprocess=preprocess,
         steps=steps,
         add_class_weights=_class_weights(context),

@@ -24,7 +24,7 @@ from mptraining_trainer.data import pipeline as trainer_input
 from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.cache import with_cache
 from mptraining_trainer.data.dataset import open_data
-from mptraining_trainer.data.pipeline import Split
+from mptraining_trainer.data.pipeline import Rows, Split
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 
@@ -68,7 +68,7 @@ def iterate(
     position: Position = START,
     share: Share = Share(0, 1),  # noqa: B008 - frozen
     remainder: str = "Drop",
-    masked: bool = True,
+    rows: Rows = "Masked",
     preprocess: Preprocess = Preprocess(),  # noqa: B008 - frozen
     steps: int | None = None,
 ) -> Iterator[Batch]:
@@ -78,7 +78,7 @@ def iterate(
         position=position,
         share=share,
         batch=BATCH // share.workers,
-        masked=masked,
+        rows=rows,
         preprocess=preprocess,
         steps=steps,
     )
@@ -151,7 +151,7 @@ def test_memory_and_files_give_the_same_batches(files: Path, remainder: str) -> 
         assert sorted(records_of(from_files[:6])) == list(range(COUNT))
         assert [int(mask.sum()) for *_, mask in from_files[:6]] == [8, 8, 8, 8, 8, 3]
     for cache in ("Memory", "None"):
-        assert next(iterate(split(files, cache), masked=False))[2:] == ((),), "without a mask"
+        assert next(iterate(split(files, cache), rows="Full"))[2:] == ((),), "without a mask"
 
 
 @pytest.mark.parametrize("cache", ["Memory", "None"])
