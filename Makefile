@@ -55,10 +55,15 @@ test: $(INSTALLED) ## lint and unit tests, then training and the API server: wha
 	$(call side_by_side,training apiserver)
 
 test-all: export MPTRAINING_TEST_ALL = 1
-test-all: $(INSTALLED) ## every test but soak's: also both generations of Keras, kills, notebooks, the board in Chromium, kind
+test-all: $(INSTALLED) build/next ## every test but soak's: also both generations of Keras, kills, notebooks, the board in Chromium, kind
 	$(call side_by_side,lint unit)
 	$(call side_by_side,training apiserver)
+	@PYTHONPATH=build/next $(PYTEST) tests/training/test_keras_internals.py -k "not Legacy"
 	@$(MAKE) --no-print-directory docs e2e browser kind
+
+# The newest Keras and TensorFlow that are not final.
+build/next: $(INSTALLED)
+	@$(BIN)/uv pip install --quiet --target $@ --no-deps --prerelease allow keras-nightly "tensorflow-cpu>=2.22.0rc0"
 
 lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/ruff format --check --quiet .

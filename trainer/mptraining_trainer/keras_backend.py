@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidSpec
+from mptraining_trainer import keras_internals
 
 Generation = Literal["Keras3", "Legacy"]
 
@@ -57,11 +58,7 @@ class Keras:
     @property
     def graph_model(self) -> Any:
         """The class that tf_keras makes the base of all models after `disable_eager_execution`; None of Keras 3."""
-        if not self.legacy:
-            return None
-        from tf_keras.src.engine.training_v1 import Model
-
-        return Model
+        return keras_internals.graph_model() if self.legacy else None
 
     def clear_session(self) -> None:
         """Clear Keras' global state, so that the next models get the same names, and free models without a reference.
@@ -80,10 +77,7 @@ class Keras:
             self.module.backend.experimental.enable_tf_random_generator()
         else:
             # The first use creates the generator again, from this seed and under this job's strategy.
-            from keras.src.backend.common.global_state import set_global_attribute
-            from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
-
-            set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+            keras_internals.forget_global_generator()
 
     def inner_optimizer(self, optimizer: Any) -> Any:
         """Return the optimizer without the LossScaleOptimizer that `compile` may have wrapped around it."""
@@ -96,8 +90,9 @@ class Keras:
         tf_keras counts a skipped step as any other.
         """
         inner = self.inner_optimizer(optimizer)
-        # `iterations` counts steps that are accumulated as one.
-        return None if self.legacy or inner is optimizer else int(np.asarray(inner._iterations))
+        if self.legacy or inner is optimizer:
+            return None
+        return int(np.asarray(keras_internals.accumulated_iterations(inner)))
 
     def scale_loss(self, model: Any, loss: Any) -> Any:
         """Return the loss multiplied as `fit` does for the model's optimizer, which divides the gradients again."""
@@ -135,18 +130,15 @@ class Keras:
         return list(optimizer.optimizers) if several else [optimizer]
 
     def disable_sums(self, optimizer: Any) -> None:
-        """Make an optimizer take its gradients as summed over the replicas.
-
-        Keras 3 clips before it sums, and an `apply_gradients` of the user's need not pass tf_keras' argument on.
-        """
+        """Make an optimizer take its gradients as summed over the replicas."""
         for part in self.parts(optimizer):
-            setattr(part, "aggregate_gradients" if self.legacy else "_all_reduce_sum_gradients", list)
+            keras_internals.take_summed_gradients(part, legacy=self.legacy)
 
     def build_slots(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables; no counter among them depends on the number of traces."""
         optimizer.build(list(variables))
-        if self.legacy and hasattr(optimizer, "_u_product_counter"):
-            _count_by_variable(optimizer)
+        if self.legacy:
+            keras_internals.count_nadam_by_variable(optimizer)
 
     def pop_ema_overwrite_frequency(self, optimizer: Any) -> int | None:
         """Remove and return a Keras 3 optimizer's `ema_overwrite_frequency`; None if it has none.
@@ -173,9 +165,8 @@ class Keras:
             id(variable): variable
             for layer in self.layers(model)
             for variable in (
-                layer._non_trainable_weights
-                if self.legacy
-                else [*layer._non_trainable_variables, *(each.state for each in layer._seed_generators)]
+                *keras_internals.own_non_trainable_variables(layer, legacy=self.legacy),
+                *(() if self.legacy else (each.state for each in keras_internals.seed_generators(layer))),
             )
         }
         return self.variables_of(list(found.values()))
@@ -189,12 +180,9 @@ class Keras:
 
         Raises InvalidSpec if a name is no class number.
         """
-        if self.legacy:
-            from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn as make
-        else:
-            from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn as make
         try:
-            mapped: Callable[..., Any] = make({int(number): float(weight) for number, weight in weights.items()})
+            numbered = {int(number): float(weight) for number, weight in weights.items()}
+            mapped = keras_internals.class_weight_map(numbered, legacy=self.legacy)
         except ValueError as error:
             raise InvalidSpec(
                 CLASS_WEIGHT, f"{dict(weights)}: {error}", expected='class numbers, such as {"0": 1.0}'
@@ -226,17 +214,13 @@ class Keras:
         These are the states of stateful RNNs, `tf.Variable`s in Keras 3's layers, and the states of generators: of
         `tf.random.Generator`s, tf_keras' RandomGenerators, and Keras 3's global one, which layers without one use.
         """
-        if self.legacy:
-            from tf_keras.src.backend import RandomGenerator
-        wrapper = RandomGenerator if self.legacy else self.module.Variable
-        states = [] if self.legacy else [self._global_generator().state.value]
+        wrapper = keras_internals.tf_keras_generator() if self.legacy else self.module.Variable
+        states = [] if self.legacy else [keras_internals.global_generator().state.value]
         for layer in self.layers(model):
-            kept = [value for name, value in vars(layer).items() if name not in _COUNTERS]
+            kept = [value for name, value in vars(layer).items() if name not in keras_internals.FIT_COUNTERS]
             for value in _inside(kept, (tf.Variable, tf.random.Generator, wrapper)):
                 if isinstance(value, wrapper):
-                    if self.legacy:
-                        value._maybe_init()
-                    value = value._generator if self.legacy else value.value  # noqa: PLW2901
+                    value = keras_internals.generator_in(value) if self.legacy else value.value  # noqa: PLW2901
                 states.append(value.state if isinstance(value, tf.random.Generator) else value)
         known = {id(variable) for variable in [None, *self.variables(model)]}
         return [state for key, state in {id(state): state for state in states}.items() if key not in known]
@@ -250,7 +234,7 @@ class Keras:
         """
         found = {}
         for layer in self.layers(model):
-            own = getattr(layer, "_non_trainable_weights" if self.legacy else "_non_trainable_variables", ())
+            own = keras_internals.own_non_trainable_variables(layer, legacy=self.legacy)
             for variable in self.variables_of(own) if layer.trainable else ():
                 if variable.dtype.is_floating and variable.shape.num_elements() <= _LARGEST_STATISTIC:
                     found[id(variable)] = variable
@@ -262,14 +246,9 @@ class Keras:
         layers = [layer for layer in self.layers(model) if type(layer) is kind and layer.trainable]
         return self.variables_of([variable for layer in layers for variable in layer.non_trainable_variables])
 
-    def _global_generator(self) -> Any:
-        from keras.src.random.seed_generator import global_seed_generator
-
-        return global_seed_generator()
-
     def layers(self, model: Any) -> list[Any]:
         """Return the model and every layer inside it, nested ones included."""
-        return list(model._flatten_layers())
+        return keras_internals.layers(model)
 
     def output_layer(self, model: Any) -> Any:
         """Return the layer of the model's (first) output, also inside nested models."""
@@ -318,10 +297,6 @@ class Keras:
         """
         if not self.legacy and not hasattr(self.module.random.SeedGenerator.next, "of_keras"):
             self.module.random.SeedGenerator.next = _with_replica(self.module.random.SeedGenerator.next)
-
-
-# Attributes of a tf_keras model for its own `fit`.
-_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter", "_steps_per_execution")
 
 
 def _inside(value: Any, kinds: tuple[Any, ...]) -> Iterator[Any]:
@@ -389,18 +364,3 @@ def _check_labels(labels: Any, classes: int) -> None:
             expected="a weight for each class",
             next_step="Labels with one class number for each pixel or step need a last axis of size 1.",
         )
-
-
-def _count_by_variable(nadam: Any) -> None:
-    """Give each variable of tf_keras' Nadam the count that it has in `fit`, which traces its step twice.
-
-    Nadam's `update_step` compares a Python counter, which every trace and every replica increments, with the
-    iterations: without this function, weights depend on the number of traces.
-    """
-    update = nadam.update_step
-
-    def update_step(gradient: Any, variable: Any) -> None:
-        nadam._u_product_counter = 1 + len(nadam._index_dict) + nadam._index_dict[nadam._var_key(variable)]
-        update(gradient, variable)
-
-    nadam.update_step = update_step

@@ -9,9 +9,8 @@ or not: a benchmark measures, and a noisy machine breaks no build.
 from __future__ import annotations
 
 import argparse
-import time
 
-from hack.bench.figures import progress, publish
+from hack.bench.figures import publish
 from hack.bench.trainer import first_step, speed
 
 ROUNDS = 7
@@ -24,10 +23,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hack.bench.trainer", description=__doc__)
     parser.add_argument("--only", choices=FIGURES, action="append", help="these figures alone; repeatable")
     arguments = parser.parse_args()
-    began = time.monotonic()
     for name in arguments.only or FIGURES:
         _figures(name)
-        progress(f"{time.monotonic() - began:.0f} s so far")
 
 
 def _figures(name: str) -> None:

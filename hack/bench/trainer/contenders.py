@@ -6,7 +6,6 @@ Each `Contender` runs a given number of steps and returns their time; `rounds` c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -55,12 +54,9 @@ def make(setting: Setting) -> Contender:
     keras = load(setting.keras)
     keras.set_seed(7)
     keras.set_policy(setting.policy)
-    kinds: dict[Kind, Callable[[Setting, Keras, Any], Contender]] = {
-        "loop": LoopContender,
-        "fit": FitContender,
-        "bare": BareContender,
-    }
-    return kinds[setting.kind](setting, keras, strategy)
+    kinds: dict[Kind, Any] = {"loop": LoopContender, "fit": FitContender, "bare": BareContender}
+    contender: Contender = kinds[setting.kind](setting, keras, strategy)
+    return contender
 
 
 def make_strategy(name: StrategyName, replicas: int) -> Any:

@@ -28,6 +28,7 @@ from mptraining_api.events import Saved
 from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_storage import preconditions, storage, transfers
 from mptraining_storage.outbox import Outbox
+from mptraining_trainer import keras_internals
 from mptraining_trainer.checkpoints.files import delete_unfinished, read, scratch_folder, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
 from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints, step_of
@@ -119,7 +120,7 @@ class Contents:
             # A script may compile its model without an optimizer and apply gradients by others.
             return []
         # Keras 3 counts a constant learning rate among the optimizer's variables, tf_keras does not.
-        rate = getattr(self.optimizer, "_learning_rate", None) if self.rate_from_job else None
+        rate = keras_internals.rate_or_schedule(self.optimizer) if self.rate_from_job else None
         own = [variable for variable in self.optimizer.variables if variable is not rate]
         return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
 

@@ -20,11 +20,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# The coordination service of MultiWorkerMirroredStrategy stores keys and values for the workers; it has no public API.
-from tensorflow.python.eager import context
-
 from mptraining_api.launch import INDEX, WorkerIdentity
 from mptraining_api.problems import InvalidData, PeerLost, Preempted, ResumeRefused
+from mptraining_trainer import keras_internals
 from mptraining_trainer.distribution.replica_variables import sum_over_replicas
 
 # The default of runPolicy.pendingTimeoutSeconds: pods may wait that long for a machine, and DNS names need the pods.
@@ -235,6 +233,6 @@ def exit_barrier(identity: WorkerIdentity) -> None:
         return
     with contextlib.suppress(tf.errors.OpError):
         if identity.is_chief:
-            context.context().set_config_key_value(_EXIT_KEY, "")
+            keras_internals.set_worker_key(_EXIT_KEY, "")
         else:
-            context.context().get_config_key_value(_EXIT_KEY, int(_EXIT_TIMEOUT * 1000))
+            keras_internals.wait_for_worker_key(_EXIT_KEY, _EXIT_TIMEOUT)

@@ -12,23 +12,24 @@ parts' losses is the loss of the whole batch**, as `fit` on one device computes 
 | a loss that is one number for a batch | - | none: it must be a mean over rows, which `separable_loss` verifies |
 | none | - | rejected: several parts have no single loss |
 
-The functions of Keras that every `Loss` calls (`keras.src.losses.loss.reduce_weighted_values`; in tf_keras
-`losses_utils.compute_weighted_loss`) are wrapped once per process. Outside of `reduce_as_part` they behave as in Keras.
-Inside, Keras' own scaling by the number of replicas is off, since the training step averages over the parts.
+The functions of Keras that every `Loss` calls are wrapped once per process (`keras_internals.wrap_reductions`). Outside
+of `reduce_as_part` they behave as in Keras. Inside, Keras' own scaling by the number of replicas is off, since the
+training step averages over the parts. Wrapping the compiled losses instead would miss those that a program's own step
+or `compute_loss` calls.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
-from mptraining_trainer.model.compiled import replace_update
+from mptraining_trainer import keras_internals
 
 _current = threading.local()
 
@@ -48,8 +49,6 @@ class Part:
     rows: Any = None
     mean_rows: Any = None
     mean_rows_now: Any = None
-    # tf_keras applies the mask before it reduces.
-    mask: Any = field(default=None, init=False)
 
 
 @contextmanager
@@ -71,122 +70,22 @@ def current_part() -> Part | None:
 
 def wrap_reductions(*, legacy: bool) -> None:
     """Wrap the reductions of Keras 3 or of tf_keras; a second call has no effect."""
-    if legacy:
-        _wrap_tf_keras()
-    else:
-        _wrap_keras_3()
+    keras_internals.wrap_reductions(lambda: current_part() is not None, _corrected, legacy=legacy)
 
 
-def _wrap_keras_3() -> None:
-    from keras.src.losses import loss as module
-
-    reduce = module.reduce_weighted_values
-    if hasattr(reduce, "of_keras"):
-        return
-
-    def reduce_weighted_values(
-        values: Any,
-        sample_weight: Any = None,
-        mask: Any = None,
-        reduction: Any = "sum_over_batch_size",
-        dtype: Any = None,
-    ) -> Any:
-        part = current_part()
-        if part is None:
-            return reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-        values = _real_rows(tf.convert_to_tensor(values), part)
-        loss = reduce(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-
-        def weights() -> Any:
-            return module.apply_mask(sample_weight, mask, dtype=loss.dtype, reduction=reduction)
-
-        return loss * tf.cast(_correction(part, values, mask, reduction, weights), loss.dtype)
-
-    reduce_weighted_values.of_keras = reduce  # type: ignore[attr-defined]
-    module.reduce_weighted_values = reduce_weighted_values
-    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        setattr(module, name, _unless_part(getattr(module, name)))
-
-
-def _wrap_tf_keras() -> None:
-    from tf_keras.src import losses
-    from tf_keras.src.utils import losses_utils as module
-
-    reduce, apply_mask = module.compute_weighted_loss, module.apply_valid_mask
-    if hasattr(reduce, "of_keras"):
-        return
-
-    def apply_valid_mask(values: Any, weights: Any, mask: Any, reduction: Any) -> Any:
-        part = current_part()
-        if part is not None:
-            part.mask = mask
-        return apply_mask(values, weights, mask, reduction)
-
-    def compute_weighted_loss(
-        values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size", name: Any = None
-    ) -> Any:
-        part = current_part()
-        if part is None:
-            return reduce(values, sample_weight=sample_weight, reduction=reduction, name=name)
-        mask, part.mask = part.mask, None
-        values = _real_rows(tf.convert_to_tensor(values), part)
-        loss = reduce(values, sample_weight=sample_weight, reduction=reduction, name=name)
-        return loss * tf.cast(_correction(part, values, mask, reduction, lambda: None), loss.dtype)
-
-    compute_weighted_loss.of_keras = reduce  # type: ignore[attr-defined]
-    module.compute_weighted_loss, module.apply_valid_mask = compute_weighted_loss, apply_valid_mask
-    module.scale_loss_for_distribution = _unless_part(module.scale_loss_for_distribution)
-    own = losses.Loss._get_reduction
-
-    def _get_reduction(loss: Any) -> Any:
-        # tf_keras rejects the default reduction outside of `compile`, since it cannot know the user's mean.
-        if current_part() is not None and loss.reduction in ("auto", "sum_over_batch_size"):
-            return "sum_over_batch_size"
-        return own(loss)
-
-    losses.Loss._get_reduction = _get_reduction
-    _wrap_reported_losses()
-
-
-def _wrap_reported_losses() -> None:
-    """Make tf_keras report the training loss: with reduction `sum` it reports the loss times the number of replicas."""
-    from tf_keras.src.engine.compile_utils import LossesContainer
-
-    call = LossesContainer.__call__
-
-    def reported(container: Any, *arguments: Any, **named: Any) -> Any:
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if current_part() is None or replicas == 1 or not container.built:
-            return call(container, *arguments, **named)
-        sizes: list[Any] = []
-        total = container._total_loss_mean
-        with ExitStack() as ends:
-            ends.enter_context(replace_update(total, lambda _update, _value, weight: sizes.append(weight)))
-            for loss, mean in zip(container._losses, container._per_output_metrics, strict=True):
-                if mean is not None and loss.reduction == "sum":
-                    ends.enter_context(
-                        replace_update(
-                            mean, lambda update, value, weight: update(value / replicas, sample_weight=weight)
-                        )
-                    )
-            loss = call(container, *arguments, **named)
-        if sizes:
-            total.update_state(loss, sample_weight=sizes[0])
-        return loss
-
-    LossesContainer.__call__ = reported
+def _corrected(
+    values: Any, mask: Any, reduction: Any, weights: Callable[[Any], Any], reduce: Callable[[Any], Any]
+) -> Any:
+    part = current_part()
+    assert part is not None
+    values = _real_rows(tf.convert_to_tensor(values), part)
+    loss = reduce(values)
+    return loss * tf.cast(_correction(part, values, mask, reduction, lambda: weights(loss)), loss.dtype)
 
 
 def local_value(value: Any) -> Any:
     """Return `value` itself: `Part.mean` where replicas cannot communicate, so that each part uses its own counts."""
     return value
-
-
-def _unless_part(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def scaled(value: Any) -> Any:
-        return value if current_part() is not None else scale(value)
-
-    return scaled
 
 
 def _real_rows(values: Any, part: Part) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer import keras_internals
 from mptraining_trainer.distribution.replica_variables import all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
@@ -170,7 +171,10 @@ def _average(keras: Keras, optimizer: Any) -> None:
         apply = optimizer.apply
 
         def applied(grads: Any, trainable_variables: Any = None) -> Any:
-            gradients, variables = list(grads), list(trainable_variables or optimizer._trainable_variables)
+            gradients, variables = (
+                list(grads),
+                list(trainable_variables or keras_internals.trainable_variables(optimizer)),
+            )
             return apply(all_reduce(gradients, keras.overwritten(variables), mean=True), trainable_variables)
 
         optimizer.apply = applied

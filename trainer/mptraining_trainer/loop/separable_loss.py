@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer import keras_internals
 from mptraining_trainer.distribution.replica_variables import run_eagerly
 from mptraining_trainer.loop.batch_reduction import Part, reduce_as_part, wrap_reductions
 from mptraining_trainer.model.compiled import CompiledModel
@@ -183,7 +184,6 @@ def _draw(tensor: Any, piece: slice) -> Any:
         return tensor
     numbers = np.random.default_rng(7).uniform(0.05, 0.95, (piece.stop, *tensor.shape[1:]))  # noqa: TID251 - seeded
     drawn = tf.constant(numbers[piece], tensor.dtype)
-    mask = getattr(tensor, "_keras_mask", None)
-    if mask is not None:
-        drawn._keras_mask = mask
+    if (mask := keras_internals.mask_of(tensor)) is not None:
+        keras_internals.set_mask(drawn, mask)
     return drawn

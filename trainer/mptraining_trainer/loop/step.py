@@ -7,13 +7,13 @@ whole batch. Everything runs in replica context unless stated otherwise.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
+from mptraining_trainer import keras_internals
 from mptraining_trainer.distribution.replica_variables import all_finite, all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
@@ -52,7 +52,7 @@ class ReplicaStep:
         self._trainable = compiled.keras.variables_of(compiled.model.trainable_variables)
         self._overwritten = compiled.keras.overwritten(compiled.model.trainable_variables)
         if replicas > 1 and not compiled.keras.legacy:
-            _keep_losses_by_replica(compiled.model)
+            keras_internals.keep_losses_by_replica(compiled.model)
         wrap_reductions(legacy=compiled.keras.legacy)
         # XLA compiles only the forward and backward pass: an all-reduce or synchronized statistics cannot be inside.
         self._differentiate: Any = (
@@ -183,7 +183,7 @@ class ReplicaStep:
             self._compiled.update_metrics(inputs, labels, predictions, weights)
             return
         if self._static:
-            self._compiled.update_metrics_by_weight(labels, predictions, weights, rows)
+            keras_internals.update_metrics_by_weight(self._compiled.model, labels, predictions, weights, rows)
             return
         keep = rows > 0
 
@@ -216,34 +216,6 @@ class ReplicaStep:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
-class _LossesByReplica(threading.local):
-    """The list that a Keras 3 layer keeps its `add_loss` tensors in, one for each replica.
-
-    Replicas are threads that alternate at every all-reduce. A mask makes the compiled loss sum over the replicas before
-    Keras reads the layers' losses; a single list has those of another replica by then.
-    """
-
-    def __init__(self) -> None:
-        # Called once in each thread.
-        self._losses: list[Any] = []
-
-    def extend(self, losses: Iterable[Any]) -> None:
-        self._losses.extend(losses)
-
-    def clear(self) -> None:
-        self._losses.clear()
-
-    def __getitem__(self, index: slice) -> list[Any]:
-        return self._losses[index]
-
-
-def _keep_losses_by_replica(model: Any) -> None:
-    for layer in model._flatten_layers():
-        if not isinstance(layer._losses, _LossesByReplica):
-            # Keras tracks what is assigned to an attribute.
-            object.__setattr__(layer, "_losses", _LossesByReplica())
-
-
 def rows_of(batch: Batch) -> Any:
     """Return the number of this replica's real rows, a float32 scalar."""
     if len(batch) > 3:
@@ -260,15 +232,13 @@ def without_padding(batch: Batch) -> Batch:
 
 def _masks(predictions: Any) -> dict[str, Any]:
     """Return the masks that Keras' layers gave the outputs, by the outputs' numbers."""
-    masks = {
-        str(number): getattr(tensor, "_keras_mask", None) for number, tensor in enumerate(tf.nest.flatten(predictions))
-    }
+    masks = {str(number): keras_internals.mask_of(tensor) for number, tensor in enumerate(tf.nest.flatten(predictions))}
     return {number: mask for number, mask in masks.items() if mask is not None}
 
 
 def _with_masks(predictions: Any, masks: Mapping[str, Any]) -> Any:
     for number, mask in masks.items():
-        tf.nest.flatten(predictions)[int(number)]._keras_mask = mask
+        keras_internals.set_mask(tf.nest.flatten(predictions)[int(number)], mask)
     return predictions
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from mptraining_trainer import keras_internals
 from mptraining_trainer.distribution.replica_variables import (
     CrossReplicaSum,
     all_finite,
@@ -492,8 +493,7 @@ class Loop:
         """
         for optimizer, frequency in self._overwriting:
             due = tf.equal(tf.cast(optimizer.iterations.value, tf.int64) % frequency, 0)
-            averages = optimizer._model_variables_moving_average
-            for variable, average in zip(optimizer._trainable_variables, averages, strict=True):
+            for variable, average in keras_internals.moving_averages(optimizer):
                 if average is not None:
                     self._strategy.extended.update(variable.value, _assign_if, args=(average.value, due), group=False)
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, InvalidSpec, nearest
 from mptraining_api.resolved_job import LearningRate, ResolvedJob
 from mptraining_api.spec import KerasObject
+from mptraining_trainer import keras_internals
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
@@ -110,7 +111,7 @@ def compile_model(
     own = _as_list(parts.get("metrics"))
     weighted = _as_list(parts.get("weighted_metrics"))
     weights = parts.get("loss_weights")
-    if not _is_compiled(keras, model):
+    if not keras_internals.is_compiled(model, legacy=keras.legacy):
         _compile(keras, model, optimizer, loss, weights, _merge_metrics(added, own), weighted)
     elif new_loss or added or own is not None or weighted is not None or weights is not None:
         if type(model).compile is not keras.module.Model.compile:
@@ -119,7 +120,7 @@ def compile_model(
                 f"{type(model).__name__} has its own `compile`, and the job or the returned dict names more",
                 next_step="Name loss and metrics in the program's compile alone.",
             )
-        before = compiled_arguments(keras, model)
+        before = keras_internals.compiled_arguments(model, legacy=keras.legacy)
         metrics = _merge_metrics(added, _merge_metrics(_flat(own), before["metrics"]))
         given = {"loss_weights": weights, "weighted_metrics": weighted}
         more = {key: before[key] if value is None else value for key, value in given.items()}
@@ -127,10 +128,6 @@ def compile_model(
     # Under mixed_float16 `compile` wraps the optimizer in a LossScaleOptimizer; the loop scales the loss itself.
     model.optimizer = optimizer
     return compiled, optimizer
-
-
-def _is_compiled(keras: Keras, model: Any) -> bool:
-    return bool(model._is_compiled if keras.legacy else model.compiled)
 
 
 def _compile(
@@ -149,19 +146,6 @@ def _compile(
         )
     except (ValueError, TypeError) as error:
         raise InvalidProgram(_ENTRY_POINT, f"compile: {error}") from error
-
-
-def compiled_arguments(keras: Keras, model: Any) -> dict[str, Any]:
-    """Return metrics, weighted metrics and loss weights as the program passed them to `compile`."""
-    if keras.legacy:
-        loss, metrics = model.compiled_loss, model.compiled_metrics
-    else:
-        loss, metrics = model._compile_loss, model._compile_metrics
-    return {
-        "loss_weights": getattr(loss, "_user_loss_weights", None),
-        "metrics": getattr(metrics, "_user_metrics", None),
-        "weighted_metrics": getattr(metrics, "_user_weighted_metrics", None),
-    }
 
 
 def _as_list(metrics: Any) -> Any:
@@ -242,7 +226,7 @@ def _loss(
         given["spec.training.loss"] = keras_object(keras, "losses", wanted, "spec.training.loss")
     if parts.get("loss") is not None:
         given["the program's loss"] = parts["loss"]
-    own = getattr(model, "loss", None) if _is_compiled(keras, model) else None
+    own = getattr(model, "loss", None) if keras_internals.is_compiled(model, legacy=keras.legacy) else None
     if own is not None:
         given["compile(loss=...)"] = own
     for where, loss in given.items():
@@ -303,7 +287,11 @@ def _default_loss(keras: Keras, model: Any, example: ExampleSpec) -> Any:
             return module.MeanSquaredError()
     if output is not None and label.dtype.startswith("float") and tuple(output[1:]) == label.shape:
         return module.MeanSquaredError()
-    compiled = "the program's compile names no loss" if _is_compiled(keras, model) else "the model is not compiled"
+    compiled = (
+        "the program's compile names no loss"
+        if keras_internals.is_compiled(model, legacy=keras.legacy)
+        else "the model is not compiled"
+    )
     suits, arguments = _suggested_loss(output, activation, label, whole=whole)
     job_loss = f"{{className: {suits}{', config: {from_logits: true}' if arguments else ''}}}"
     raise InvalidSpec(
@@ -405,15 +393,14 @@ def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRat
         return
     for part in keras.parts(optimizer):
         # Not `learning_rate`: of a schedule that is its present value.
-        base = part._learning_rate
+        base = keras_internals.rate_or_schedule(part)
         if not callable(base):
             base = float(base.numpy())
         if learning_rate.warmup_steps == 0 and not callable(base):
             part.learning_rate = base * learning_rate.factor
             continue
         scaled = scaled_schedule(keras.module)(base, learning_rate.factor, learning_rate.warmup_steps)
-        # tf_keras' setter does not create the variable of a schedule's present value.
-        part.learning_rate = part._build_learning_rate(scaled) if keras.legacy else scaled
+        keras_internals.set_schedule(part, scaled, legacy=keras.legacy)
 
 
 @functools.cache

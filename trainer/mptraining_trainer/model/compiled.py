@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer import keras_internals
 from mptraining_trainer.data.batch_spec import batch_spec
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
@@ -24,7 +25,7 @@ def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tup
     Features are matched by the names of the input layers or tensors if they have these, otherwise by their own order.
     Raises InvalidProgram for features that do not match a functional model's inputs in number, name or shape.
     """
-    inputs = getattr(model, "_nested_inputs" if keras.legacy else "_inputs_struct", None)
+    inputs = keras_internals.input_structure(model, legacy=keras.legacy)
     given = {one.name: one for one in features}
     if isinstance(inputs, Mapping):
         if len(inputs) > 1 and not set(given) >= set(inputs):
@@ -32,9 +33,10 @@ def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tup
         return None
     # Keras checks nested structures.
     tensors: list[Any] = list(inputs) if isinstance(inputs, Sequence) else [inputs]
-    if not all(hasattr(tensor, "_keras_history") for tensor in tensors):
+    input_layers = [keras_internals.input_layer(tensor) for tensor in tensors]
+    if None in input_layers:
         return None
-    layers, named = [tensor._keras_history[0].name for tensor in tensors], [tensor.name for tensor in tensors]
+    layers, named = [layer.name for layer in input_layers if layer], [tensor.name for tensor in tensors]
     if len(tensors) != len(given):
         # Keras accepts a dict with additional entries.
         if set(given) >= set(layers if keras.legacy else named):
@@ -110,21 +112,10 @@ def _mismatch(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec],
 
 @dataclass(frozen=True)
 class LoggedMetric:
-    """One name in the logs; `_direction` is Keras' attribute for the better direction: up, down or None."""
+    """One name in the logs; `direction` is the better one by Keras: up, down or None."""
 
     name: str
-    _direction: str | None
-
-
-@contextmanager
-def replace_update(metric: Any, update: Callable[[Callable[..., Any], Any, Any], Any]) -> Iterator[None]:
-    """In the block, pass calls of `metric.update_state` on as `update(update_state, values, sample_weight)`."""
-    before = metric.update_state
-    object.__setattr__(metric, "update_state", lambda values, sample_weight=None: update(before, values, sample_weight))
-    try:
-        yield
-    finally:
-        object.__setattr__(metric, "update_state", before)
+    direction: str | None
 
 
 def flatten_metrics(metrics: Sequence[Any]) -> list[Any]:
@@ -160,7 +151,7 @@ class CompiledModel:
         # Names of the features in the order of a list of inputs.
         self.inputs = input_order(keras, model, features) if features else None
         # Names of the outputs; None where the outputs are a list without names.
-        structure = getattr(model, "_nested_outputs" if keras.legacy else "_outputs_struct", None)
+        structure = keras_internals.output_structure(model, legacy=keras.legacy)
         named = structure if isinstance(structure, Mapping) else getattr(model, "output_names", None)
         self._outputs = _names(named)
         # The last results of an overridden `compute_metrics` that are not metrics of the model, by name.
@@ -190,7 +181,7 @@ class CompiledModel:
 
     def predictions(self, inputs: Any, *, training: bool) -> Any:
         """Return the model's outputs, called as in `fit` and `evaluate`."""
-        if self.keras.legacy or self.model._call_has_training_arg:
+        if self.keras.legacy or keras_internals.takes_training(self.model):
             return self.model(inputs, training=training)
         return self.model(inputs)
 
@@ -209,12 +200,10 @@ class CompiledModel:
 
         It is a scalar unless a loss has no reduction. Raises InvalidProgram if there is no loss.
         """
-        if self.keras.legacy:
-            loss = self.model.compute_loss(inputs, labels, predictions, weights)
-        else:
-            loss = self.model._compute_loss(
-                x=inputs, y=labels, y_pred=predictions, sample_weight=weights, training=training
-            )
+        legacy = self.keras.legacy
+        loss = keras_internals.total_loss(
+            self.model, inputs, labels, predictions, weights, training=training, legacy=legacy
+        )
         if loss is None:
             raise InvalidProgram(
                 "loss", "no loss to compute", next_step="Give compile(loss=...), spec.training.loss or add_loss."
@@ -228,24 +217,21 @@ class CompiledModel:
                 logs = self.model.compute_metrics(inputs, labels, predictions, weights)
             for name, variable in self._returned.items():
                 variable.assign(tf.cast(logs[name], tf.float32))
-        elif self.keras.legacy:
-            self.model.compiled_metrics.update_state(labels, predictions, weights)
-        elif self.model._compile_metrics is not None:
-            self.model._compile_metrics.update_state(labels, predictions, weights)
+            return
+        metrics = keras_internals.compiled_metrics(self.model, legacy=self.keras.legacy)
+        if metrics is not None:
+            metrics.update_state(labels, predictions, weights)
 
     @contextmanager
     def weight_output_losses(self, weight: Any) -> Iterator[None]:
         """In the block, weight a part of a batch by `weight` in Keras' per-output loss means."""
-        if self.keras.legacy:
-            each = tf.nest.flatten(getattr(self.model.compiled_loss, "_per_output_metrics", None))
-            trackers = [tracker for tracker in each if tracker is not None]
-        else:
-            trackers = [] if self.model._compile_loss is None else list(self.model._compile_loss.metrics)
+
+        def weighted(update: Callable[..., Any], values: Any, _weight: Any) -> Any:
+            return update(values, sample_weight=weight)
+
         with ExitStack() as ends:
-            for tracker in trackers:
-                ends.enter_context(
-                    replace_update(tracker, lambda update, values, _weight: update(values, sample_weight=weight))
-                )
+            for tracker in keras_internals.output_loss_trackers(self.model, legacy=self.keras.legacy):
+                ends.enter_context(keras_internals.replace_update(tracker, weighted))
             yield
 
     @contextmanager
@@ -262,20 +248,6 @@ class CompiledModel:
             for metric, result in wrapped:
                 object.__setattr__(metric, "result", result)
 
-    def update_metrics_by_weight(self, labels: Any, predictions: Any, weights: Any, rows: Any) -> None:
-        """Update the compiled metrics of tf_keras with a sample weight of 0 for padded rows: for static shapes."""
-        container = self.model.compiled_metrics
-        unweighted, weighted = container._metrics, container._weighted_metrics
-        try:
-            container._metrics = tf.nest.map_structure(lambda _metric: None, unweighted)
-            container._weighted_metrics = unweighted
-            container.update_state(labels, predictions, rows)
-            container._weighted_metrics = weighted
-            both = tf.nest.map_structure(lambda each: tf.cast(each, tf.float32) * rows, weights)
-            container.update_state(labels, predictions, rows if weights is None else both)
-        finally:
-            container._metrics, container._weighted_metrics = unweighted, weighted
-
     @property
     def metrics(self) -> list[Any]:
         """All metrics of the model, without Keras' own mean of the loss if the training step sums the loss itself."""
@@ -283,7 +255,7 @@ class CompiledModel:
 
     def logged_metrics(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
         """Return the names in the logs, of the compiled metrics by default, each with the direction that is better."""
-        known = {each.name: getattr(each, "_direction", None) for each in flatten_metrics(self.metrics)}
+        known = {each.name: keras_internals.better_direction(each) for each in flatten_metrics(self.metrics)}
         if names is None:
             # Trace only, because reading values that differ between replicas is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()
@@ -309,9 +281,7 @@ class CompiledModel:
 
     @property
     def _loss_tracker(self) -> Any:
-        if self.keras.legacy:
-            return getattr(self.model.compiled_loss, "_total_loss_mean", None)
-        return self.model._loss_tracker
+        return keras_internals.loss_tracker(self.model, legacy=self.keras.legacy)
 
     @property
     def evaluation_metrics(self) -> list[Any]:
@@ -360,20 +330,20 @@ class CompiledModel:
 
     def _build_keras_3(self, inputs: Any, labels: Any, weights: Any) -> None:
         try:
-            self.model._symbolic_build(data_batch=(inputs, labels, weights))
+            keras_internals.build_symbolically(self.model, (inputs, labels, weights))
         except (ValueError, RuntimeError, TypeError, NotImplementedError):
             # Keras builds with symbolic tensors; a model that needs real tensors is traced.
             predictions = self._trace_outputs(inputs)
-            for container in (self.model._compile_metrics, self.model._compile_loss):
+            for container in (
+                keras_internals.compiled_metrics(self.model, legacy=False),
+                keras_internals.compiled_loss(self.model, legacy=False),
+            ):
                 if container is not None and not container.built and labels is not None:
                     container.build(labels, predictions)
 
     def _build_by_update(self, inputs: Any, labels: Any, weights: Any) -> None:
         """Trace an update if metrics create their variables in the first one, as R2Score and F1Score do."""
-        if all(
-            getattr(metric, "built", True) and getattr(metric, "_built", True)
-            for metric in flatten_metrics(self.metrics)
-        ):
+        if all(map(keras_internals.is_metric_built, flatten_metrics(self.metrics))):
             return
 
         def on_replica(*tensors: Any) -> None:
@@ -409,7 +379,7 @@ class CompiledModel:
             self.model.compiled_loss.build(predictions)
         metrics = self.model.compiled_metrics
         if labels is not None and not metrics.built:
-            metrics.build(predictions, metrics._conform_to_outputs(predictions, labels))
+            metrics.build(predictions, keras_internals.conform_labels(self.model, predictions, labels))
 
     def _trace_outputs(self, inputs: Any) -> Any:
         """Return the specs of the outputs for inputs of these specs."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-import tensorflow as tf
-
+from mptraining_trainer import keras_internals
 from mptraining_trainer.model.compiled import CompiledModel
 
 # Functions of Keras' losses over classes that exclude one another, and over independent yes-or-no answers.
@@ -37,41 +36,15 @@ def output_losses(compiled: CompiledModel | None) -> dict[str, OutputLoss]:
     """
     if compiled is None:
         return {}
-    named = _tf_keras_losses(compiled.model) if compiled.keras.legacy else _keras_3_losses(compiled.model)
+    named = keras_internals.losses_of_outputs(compiled.model, legacy=compiled.keras.legacy)
     # One of several outputs may be the only one with a loss.
     several = max(len(named), len(getattr(compiled.model, "output_names", None) or ())) > 1
     return {name if several else "": found for name, loss in named if (found := _of_loss(loss)) is not None}
-
-
-def _keras_3_losses(model: Any) -> list[tuple[str, Any]]:
-    container = model._compile_loss
-    if container is None or not container.built:
-        return []
-    names = list(getattr(model, "output_names", None) or ())
-    losses = [each for each in container._flat_losses or () if each.loss is not None]
-    # Keras names each of several losses by its output; a list of outputs without names is in the order of the outputs.
-    return [
-        (each.name or (names[place] if len(names) == len(losses) else f"output_{place}"), each.loss)
-        for place, each in enumerate(losses)
-    ]
-
-
-def _tf_keras_losses(model: Any) -> list[tuple[str, Any]]:
-    container = model.compiled_loss
-    if container is None or not container.built:
-        return []
-    losses = tf.nest.flatten(container._losses)
-    names = list(container._output_names or ())
-    return [
-        (names[place] if len(names) == len(losses) else f"output_{place}", loss)
-        for place, loss in enumerate(losses)
-        if loss is not None
-    ]
 
 
 def _of_loss(loss: Any) -> OutputLoss | None:
     function = getattr(loss, "fn", loss)
     if str(getattr(function, "__module__", "")).split(".")[0] not in ("keras", "tf_keras"):
         return None
-    arguments = getattr(loss, "_fn_kwargs", {})
+    arguments = keras_internals.loss_arguments(loss)
     return OutputLoss(str(getattr(function, "__name__", "")), bool(arguments.get("from_logits", False)))

@@ -7,30 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer import keras_internals
 
 WHERE = "the program's callbacks"
 
-# State that a callback needs after a restart: attributes that are the same in Keras 3.15 and tf_keras 2.21, or that
-# exist in one of them. LearningRateScheduler and ReduceLROnPlateau also change the learning rate, which is saved
-# separately; a CSVLogger's state is its file; the best weights of EarlyStopping are arrays (`WEIGHT_ATTRIBUTES`).
-STATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "EarlyStopping": ("best", "best_epoch", "wait", "stopped_epoch"),
-    "LearningRateScheduler": (),
-    "ReduceLROnPlateau": ("best", "wait", "cooldown_counter"),
-    "ModelCheckpoint": (
-        "best",
-        "epochs_since_last_save",
-        "_current_epoch",
-        "_batches_seen_since_last_saving",
-        "_last_batch_seen",
-    ),
-    "TensorBoard": ("_global_train_batch", "_global_test_batch"),
-    "CSVLogger": (),
-    "LambdaCallback": (),
-    # The optimizer holds the average itself.
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "RemoteMonitor": (),
-}
 WEIGHT_ATTRIBUTES: Mapping[str, str] = {"EarlyStopping": "best_weights"}
 # Callbacks that set the optimizer's learning rate, or may do so.
 RATE_SETTERS = frozenset({"LearningRateScheduler", "ReduceLROnPlateau", "LambdaCallback"})
@@ -53,8 +33,6 @@ OBSERVERS = frozenset({"aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptu
 OBSERVER_ATTRIBUTE = "observer"
 _FAMILIES = ("keras", "tf_keras")
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-# Attributes of the base class, which every callback has.
-_OF_THE_BASE = frozenset({"validation_data", "model", "_model", "params", "_chief_worker_only", "_supports_tf_logs"})
 
 
 def check_callbacks(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...]:
@@ -77,7 +55,7 @@ def check_callbacks(callbacks: Sequence[Any], *, package: str) -> tuple[Any, ...
 
 def kind(callback: Any) -> str | None:
     """Return the name of the Keras callback that it is or derives from; None for the user's own."""
-    return _of_keras(callback, STATE_ATTRIBUTES)
+    return _of_keras(callback, keras_internals.CALLBACK_STATE)
 
 
 def superseded_reason(callback: Any) -> str | None:
@@ -106,7 +84,7 @@ def of_worker(callbacks: Sequence[Any], *, chief: bool) -> tuple[Any, ...]:
 def has_own_attributes(callback: Any) -> bool:
     """Return whether a user's callback has its own attributes, which may change while it is called."""
     if kind(callback) is None:
-        return bool(set(vars(callback)) - _OF_THE_BASE)
+        return bool(set(vars(callback)) - keras_internals.CALLBACK_BASE)
     # Keras' base class has attributes too: settings, and the saved state.
     return any("__init__" in vars(base) for base in type(callback).__mro__[:-1] if not _is_keras(base))
 
@@ -139,13 +117,13 @@ def checkpoint_names(callbacks: Sequence[Any]) -> list[str]:
 
 def get_state(callback: Any) -> dict[str, float | int | str | None]:
     """Return the state of Keras' part of a callback as JSON values; numbers that JSON cannot represent are strings."""
-    attributes = STATE_ATTRIBUTES.get(kind(callback) or "", ())
+    attributes = keras_internals.CALLBACK_STATE.get(kind(callback) or "", ())
     return {name: _plain(getattr(callback, name)) for name in attributes if hasattr(callback, name)}
 
 
 def set_state(callback: Any, state: Mapping[str, Any]) -> None:
     """Set the state that `get_state` returned for a callback of the same kind."""
-    for name in STATE_ATTRIBUTES.get(kind(callback) or "", ()):
+    for name in keras_internals.CALLBACK_STATE.get(kind(callback) or "", ()):
         if name in state:
             value = state[name]
             setattr(callback, name, float(value) if isinstance(value, str) else value)
@@ -158,7 +136,7 @@ def has_batch_hooks(callback: Any) -> bool:
     if kind(callback) == "ModelCheckpoint":
         return bool(callback.save_freq != "epoch")
     if kind(callback) == "TensorBoard":
-        traces = getattr(callback, "_should_trace", False)
+        traces = keras_internals.traces_batches(callback)
         return bool(callback.update_freq != "epoch" or traces or callback.write_steps_per_second)
     return False
 
@@ -176,10 +154,8 @@ def _overrides(callback: Any, hook: str) -> bool:
 
 def close(callback: Any) -> None:
     """Close the files of a CSVLogger or a TensorBoard; `on_train_end` would do more than that."""
-    if getattr(callback, "_is_tracing", False):
-        # A process has one profiler only.
-        callback._stop_profiler(save=False)
-    for writer in getattr(callback, "_writers", {}).values():
+    keras_internals.stop_tracing(callback)
+    for writer in keras_internals.writers(callback):
         writer.close()
     file = getattr(callback, "csv_file", None)
     if file is not None:

@@ -15,6 +15,7 @@ from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram, InvalidSpec, Preempted
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer import keras_internals
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
 from mptraining_trainer.data.dataset import SkippedRecords, in_field, open_data
@@ -22,7 +23,6 @@ from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.export import export, float32_model
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.model.compile import compiled_arguments
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.program import Program, example_of
 from mptraining_trainer.prediction import evaluator, trained_model
@@ -173,5 +173,7 @@ def _compile(model: Any, best: Program, keras: Keras, example: ExampleSpec) -> C
         own = f"{type(best.model).__name__} computes its own loss, metrics or steps, which an average has not"
         raise InvalidProgram(_FIELD, own, expected="members with loss and metrics of compile")
     options = {} if keras.legacy else {"auto_scale_loss": False, "jit_compile": False}
-    model.compile(loss=best.model.loss, **compiled_arguments(keras, best.model), **options)
+    model.compile(
+        loss=best.model.loss, **keras_internals.compiled_arguments(best.model, legacy=keras.legacy), **options
+    )
     return CompiledModel(keras, model, [label.name for label in example.labels], example.inputs)

@@ -15,6 +15,7 @@ from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec
 from mptraining_api.programs.fields import Function
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_api.spec import Feature
+from mptraining_trainer import keras_internals
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Column, Columns, ExampleSpec
 from mptraining_trainer.export import export, float32_model
@@ -203,7 +204,7 @@ def _load_saved_model(path: Path, keras: Keras) -> TrainedModel:
 
 
 def _input_names(model: Any, keras: Keras) -> tuple[str, ...] | None:
-    structure = getattr(model, "_nested_inputs" if keras.legacy else "_inputs_struct", None)
+    structure = keras_internals.input_structure(model, legacy=keras.legacy)
     if structure is None:
         return None
     if isinstance(structure, Mapping):

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedExport
 from mptraining_api.run_folder import Best, metric_direction
+from mptraining_trainer import keras_internals
 
 Mode = Literal["min", "max"]
 VALIDATION = "val_"
@@ -42,7 +43,7 @@ class Monitor:
 def mode_of(metric: str, directions: Mapping[str, str | None]) -> Mode | None:
     """Return the mode of `metric` (with or without `val_`), None if it is unknown.
 
-    `directions` is Keras' `_direction` of each metric, by name: "up", "down" or None. The loss goes down.
+    `directions` is the better direction of each metric by Keras, by name: "up", "down" or None. The loss goes down.
     """
     name = metric.removeprefix(VALIDATION)
     if name == "loss":
@@ -121,7 +122,7 @@ def best_weights(
     """
     if export.checkpoint != "Best" or export.monitor is None:
         return None
-    directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
+    directions = {metric.name: keras_internals.better_direction(metric) for metric in metrics}
     watched = monitor(export.monitor, directions, validated=validated, where=FIELD)
     when = "validation" if watched.metric.startswith(VALIDATION) else "epoch"
     best = "highest" if watched.mode == "max" else "lowest"

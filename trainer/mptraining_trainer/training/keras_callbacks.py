@@ -25,6 +25,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from mptraining_api.problems import InvalidProgram, Problem
+from mptraining_trainer import keras_internals
 from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks
@@ -135,7 +136,7 @@ class Callbacks:
         self._keras = keras
         self._model = model
         self._optimizer = optimizer
-        self._directions = {metric.name: getattr(metric, "_direction", None) for metric in metrics}
+        self._directions = {metric.name: keras_internals.better_direction(metric) for metric in metrics}
         self._files = files
         self._save = save
         self._notice = notice
@@ -323,7 +324,7 @@ class Callbacks:
     def _publish(self) -> None:
         self._published_at = self._now()
         for callback in self._callbacks:
-            for writer in getattr(callback, "_writers", {}).values():
+            for writer in keras_internals.writers(callback):
                 with contextlib.suppress(Exception):
                     # A closed writer has flushed.
                     writer.flush()
@@ -344,7 +345,7 @@ class Callbacks:
 
     def _check(self, validated: bool) -> None:
         schedules = self._keras.module.optimizers.schedules
-        rate = getattr(self._optimizer, "_learning_rate", None)
+        rate = keras_internals.rate_or_schedule(self._optimizer)
         for number, callback in enumerate(self._callbacks):
             where, kind = f"{supported_callbacks.WHERE}[{number}]", _kind(callback)
             if kind in supported_callbacks.NEED_CONSTANT_RATE and isinstance(rate, schedules.LearningRateSchedule):
@@ -388,15 +389,11 @@ class Callbacks:
     def _count_steps(self, step: int) -> None:
         for callback in self._callbacks:
             if _kind(callback) == "TensorBoard":
-                # Keras 3 counts its own calls, tf_keras reads the model's counter.
-                callback._global_train_batch = step
-                counter = getattr(self._model, "_train_counter", None)
-                if counter is not None and hasattr(counter, "assign"):
-                    counter.assign(step)
+                keras_internals.set_training_step(callback, self._model, step)
 
     def _rate(self) -> float | None:
         """Return the current learning rate, None if it is a schedule or there is no single one."""
-        if callable(getattr(self._optimizer, "_learning_rate", None)):
+        if callable(keras_internals.rate_or_schedule(self._optimizer)):
             return None
         return self._keras.learning_rate(self._optimizer)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.problems import InvalidProgram
+from mptraining_trainer import keras_internals
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks
 
@@ -38,7 +39,7 @@ def test_every_kind_is_taken(keras: Keras, tmp_path: Path) -> None:
     assert supported_callbacks.check_callbacks(callbacks, package=package(keras)) == tuple(callbacks)
     missing = {"SwapEMAWeights"} if keras.legacy else set()
     assert [supported_callbacks.kind(each) for each in callbacks] == [
-        name for name in supported_callbacks.STATE_ATTRIBUTES if name not in missing
+        name for name in keras_internals.CALLBACK_STATE if name not in missing
     ]
     expected = [*(type(each).__name__ for each in callbacks), "EarlyStopping-2"]
     assert supported_callbacks.checkpoint_names([*callbacks, callbacks[0]]) == expected
