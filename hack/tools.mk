@@ -73,7 +73,7 @@ chromium:
 	  export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && $(CHROMIUM) >/dev/null ),the tests of the board in a browser)
 
 # Environments beside .venv, from their locks. What they lack comes from .venv; an older Keras must lack what it lacks.
-ENVIRONMENTS := $(patsubst %,build/env/%/.installed,keras-older tracking)
+ENVIRONMENTS := $(patsubst %,build/env/%/.installed,keras-older tracking formats)
 build/env/%/.installed: hack/requirements/%.lock $(INSTALLED)
 	@echo "setting up $(@D)"
 	@$(BIN)/python -m venv --without-pip $(@D)

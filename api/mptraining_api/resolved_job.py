@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mptraining_api.model import Model
-from mptraining_api.outputs.fields import Tracking
+from mptraining_api.outputs.fields import ExportFormat, Tracking
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.spec import Feature, KerasObject, Program, Source
 
@@ -132,7 +132,7 @@ class ResolvedCheckpoint(Model):
 
 
 class ResolvedExport(Model):
-    format: Literal["keras", "saved_model"]
+    format: ExportFormat
     checkpoint: Literal["Last", "Best"]
     monitor: str | None
 

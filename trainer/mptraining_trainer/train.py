@@ -47,6 +47,7 @@ from mptraining_trainer.distribution.coordination import (
 from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.distribution.strategy import make_strategy, started_fields
 from mptraining_trainer.export.export import publish, take_snapshot
+from mptraining_trainer.export.serving_forms import require_packages
 from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import load
@@ -440,6 +441,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
         # Its workers do not communicate.
         worker.preemption.unblock_for_children()
         return predict(worker, environment)
+    require_packages(job)
     if job.program.ensemble is not None:
         return average(worker, environment)
 

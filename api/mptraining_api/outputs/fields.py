@@ -8,6 +8,8 @@ from pydantic import Field
 
 from mptraining_api.model import Count, Model, Name, NonNegative, Uri
 
+ExportFormat = Literal["keras", "saved_model", "onnx", "litert", "openvino"]
+
 
 class Checkpoint(Model):
     """Checkpoints of the training state."""
@@ -19,7 +21,9 @@ class Checkpoint(Model):
 class Export(Model):
     """Export of the trained model, always with the float32 policy."""
 
-    format: Literal["keras", "saved_model"] | None = Field(None, description="keras, or saved_model for serving.")
+    format: ExportFormat | None = Field(
+        None, description="keras, or also a form for another runtime; onnx, litert and openvino need Keras 3."
+    )
     checkpoint: Literal["Last", "Best"] | None = Field(
         None, description="Weights to export: the last, or the best by monitor."
     )

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
-from mptraining_api.outputs.fields import Tracking
+from mptraining_api.outputs.fields import ExportFormat, Tracking
 from mptraining_api.pods.quantity import check_requests
+from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE, batch_choice, global_batch_size, learning_rate
@@ -143,7 +144,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         data=data,
         training=training,
         checkpoint=_checkpoint(spec),
-        export=_export(spec),
+        export=_export(spec, keras),
         profile=_profile(spec),
         tracking=_tracking(job),
         output=output,
@@ -280,10 +281,18 @@ def _checkpoint(spec: JobSpec) -> ResolvedCheckpoint:
     )
 
 
-def _export(spec: JobSpec) -> ResolvedExport:
+def _export(spec: JobSpec, keras: Keras) -> ResolvedExport:
     written = spec.export
+    form: ExportFormat = (written.format if written else None) or "keras"
+    if keras == "Legacy" and form not in ("keras", "saved_model"):
+        raise InvalidSpec(
+            "spec.export.format",
+            f"{form!r} with tf_keras, which has no such export",
+            expected="keras or saved_model",
+            next_step="Write saved_model and convert it, or train with keras: Keras3.",
+        )
     return ResolvedExport(
-        format=(written.format if written else None) or "keras",
+        format=form,
         checkpoint=(written.checkpoint if written else None) or "Last",
         monitor=written.monitor if written else None,
     )

@@ -3,6 +3,7 @@
 model/
 ├── model.keras          for the same version of Keras, `keras.models.load_model`
 ├── saved_model/         for serving: if the job asks for it, or if Keras cannot save the model in its own format
+├── model.onnx|tflite|xml  for other runtimes, if the job asks for one
 ├── weights.npz          the arrays in order, readable with NumPy alone
 ├── model.json           description of the model and of its rebuild; `formats` names the forms that equal the model
 ├── rebuild.py           plain Keras: `from rebuild import load_model`; works where model.keras cannot be opened
@@ -40,6 +41,7 @@ from mptraining_trainer.data.schema import Columns, ExampleSpec, to_features
 from mptraining_trainer.export import float32_model, reference
 from mptraining_trainer.export.float32_model import own_objects, policy_of
 from mptraining_trainer.export.reference import Reference
+from mptraining_trainer.export.serving_forms import FORMS
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
 from mptraining_trainer.model.hyperparameters import fill_hyperparameters
@@ -165,9 +167,11 @@ def export(
         forms.write_keras_file()
         if rebuilds:
             forms.write_rebuild()
-        if job.export.format == SAVED_MODEL or not forms.formats:
-            # On several workers the others have left by now, so that the live model's variables cannot be read.
-            forms.write_saved_model(live=job.processes == 1)
+        # On several workers the others have left by now, so that the live model's variables cannot be read.
+        if job.export.format in FORMS:
+            forms.write_for_serving(job.export.format, live=job.processes == 1)
+        if not forms.formats:
+            forms.write_for_serving(SAVED_MODEL, live=job.processes == 1)
         if not {KERAS_FILE, REBUILD} & set(forms.formats):
             forms.write_keras_weights()
         about |= {
@@ -245,29 +249,39 @@ class _Forms:
         copy.set_weights(list(self._snapshot.weights))
         return copy
 
-    def write_saved_model(self, *, live: bool) -> None:
-        """Write saved_model/ of the copy, else of the live model if it is readable here."""
-        target, failure = self._folder / SAVED_MODEL, "only a copy can be exported on several workers"
+    def write_for_serving(self, name: str, *, live: bool) -> None:
+        """Write a form of `FORMS` from the copy, else from the live model if it is readable here."""
+        form = FORMS[name]
+        target, failure = self._folder / form.path, "only a copy can be exported on several workers"
+        options: dict[str, Any] = {} if self._keras.legacy else {"verbose": False}
+        options |= {} if name == SAVED_MODEL else {"format": name}
         sources = [] if self._copy is None else [(self._copy, self._exact or self._snapshot.reference, self.policy)]
         if live:
             sources.append((self._program.model, self._snapshot.reference, self._snapshot.computes))
         for model, expected, policy in sources:
-            shutil.rmtree(target, ignore_errors=True)
+            self._remove(target)
             try:
                 with float32_model.quiet(), float32_model.global_policy(self._keras.module, policy):
-                    model.export(str(target), **({} if self._keras.legacy else {"verbose": False}))
-                serve = _served(target)
+                    model.export(str(target), **options)
+                serve = form.open(target)
             except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise anything
                 failure = f"Keras cannot export it: {reference.describe(error)}"
                 continue
             found = expected.difference(serve) if expected else None
             if found is None:
                 self.policy = policy
-                self.formats.insert(0, SAVED_MODEL)
+                # What `load` and `mptj predict` open comes first.
+                self.formats.insert(0 if name == SAVED_MODEL else len(self.formats), form.path)
                 return
             failure = found
+        self._remove(target)
+        self.left_out[form.path] = failure
+
+    def _remove(self, target: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
-        self.left_out[SAVED_MODEL] = failure
+        for file in (target, target.with_suffix(".bin")):
+            if file.is_file():
+                file.unlink()
 
     def write_keras_weights(self) -> None:
         """Write the live model's weights in Keras' format, with the state that layers save themselves."""
@@ -354,22 +368,6 @@ def _verify(
         if differs(single, live, rounded=True) is None:
             return _Verified(single, exact=live and Reference.of(single, keras, live.inputs, "float32"))
     return _Verified(make(True), snapshot.computes)
-
-
-def _served(folder: Path) -> Callable[[Any], Any]:
-    """Return the function from inputs to flat outputs of a SavedModel."""
-    loaded = tf.saved_model.load(str(folder))
-    # `serve` takes the inputs in its own structure and dtypes.
-    ((signature, *_), _) = loaded.serve.concrete_functions[0].structured_input_signature
-
-    def serve(inputs: Any) -> Any:
-        entries = [
-            entry if spec.dtype == entry.dtype else tf.cast(entry, spec.dtype)
-            for entry, spec in zip(tf.nest.flatten(inputs), tf.nest.flatten(signature), strict=True)
-        ]
-        return reference.flat(loaded.serve(tf.nest.pack_sequence_as(signature, entries)))
-
-    return serve
 
 
 def _entry_points(rebuild: Mapping[str, Any]) -> Iterator[str]:

@@ -141,7 +141,9 @@ class Loop:
         own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
         self._own = own if "train_step" in compiled.own_steps else None
         static = isinstance(strategy, tf.distribute.TPUStrategy)
-        self._whole = self._replicas == accumulation == 1 and not static
+        # The parts of a batch, over replicas and accumulated batches.
+        self.parts = self._replicas * accumulation
+        self._whole = self.parts == 1 and not static
         self._replica_step = ReplicaStep(
             compiled=compiled,
             replicas=self._replicas,
@@ -194,6 +196,12 @@ class Loop:
     def logged_metrics(self) -> list[LoggedMetric]:
         """The names in the logs except the loss, with the direction that is better if Keras knows it."""
         return self._compiled.logged_metrics(self._own.names if self._own else None)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The size of one replica's gradients in bytes."""
+        variables = self._keras.variables_of(self._variables)
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
 
     @property
     def epoch_sums(self) -> tuple[Any, ...]:

@@ -296,6 +296,10 @@ class FitLoop:
         self._loss_steps = state.loss_steps
 
     def _report(self, step: int, metrics: dict[str, float], execution: Execution, now: Any) -> None:
+        if self._reported_at == -math.inf:
+            rows = self.batching.examples_per_step // self.loop.parts
+            if (memory := self._devices.memory_advice(rows, self.loop.gradient_bytes)) is not None:
+                self.worker.telemetry.notice("DeviceMemory", memory)
         self._reported_at = now()
         figures = self.meter.figures
         speed = self.speed.step_seconds

@@ -141,6 +141,21 @@ def _range(steps: ProfileSteps | None) -> tuple[int, int]:
     return (1, 0) if steps is None else (max(1, steps.first_step), max(1, steps.last_step))
 
 
+# What an allocator cannot use: fragments, and the memory of CUDA itself.
+_USABLE = 0.9
+_GIB = 1 << 30
+
+
+def largest_batch(batch: int, *, peak: int, kept: int, limit: int) -> int:
+    """Return the examples for which the memory suffices, at least `batch`, a multiple of 8 above it.
+
+    `peak` bytes were used with `batch` examples, `kept` of them for any number: weights, optimizer, gradients. The rest
+    grows with the examples.
+    """
+    an_example = max(1, peak - kept) / batch
+    return max(batch, int((limit * _USABLE - kept) / an_example) // 8 * 8)
+
+
 class DeviceMeter:
     """Reads device metrics from TensorFlow's allocator and, for GPUs, from NVML; none on a CPU.
 
@@ -193,6 +208,23 @@ class DeviceMeter:
                     self._nvml.nvmlDeviceGetTemperature(handle, sensor) for handle in self._handles
                 )
         return found
+
+    def memory_advice(self, batch: int, gradient_bytes: int) -> str | None:
+        """Return the memory that the first steps took, and the largest batch that fits; None without a device.
+
+        `batch` is the examples of a replica in one pass, `gradient_bytes` the size of its gradients.
+        """
+        read = self.read()
+        peak, there = read.get("device_memory_peak_bytes"), read.get("device_memory_total_bytes")
+        if peak is None:
+            return None
+        took = f"the first steps took at most {peak / _GIB:.1f} GiB of a device's memory"
+        if there is None:
+            return took
+        kept = max(self._memory_info(name)["current"] for name in self._names) + gradient_bytes
+        most = largest_batch(batch, peak=int(peak), kept=kept, limit=int(there))
+        fits = f": some {most} examples a replica fit" if most > batch else ", which is nearly all"
+        return f"{took}, with {batch} examples a replica; it has {there / _GIB:.1f} GiB{fits}"
 
     def _open(self, nvml: Callable[[], Any], visible: str | None) -> None:
         try:

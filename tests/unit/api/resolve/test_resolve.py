@@ -136,3 +136,11 @@ def test_a_resolved_job_survives_its_file() -> None:
     assert ResolvedJob.read(job.to_json()) == job
     newer = json.loads(job.to_json()) | {"fieldOfANewerVersion": 1}
     assert ResolvedJob.read(json.dumps(newer)) == job
+
+
+def test_a_form_that_tf_keras_lacks_is_refused_before_the_training() -> None:
+    assert resolved("nvidia-l4", export={"format": "onnx"}).export.format == "onnx"
+    for generation in ({"keras": "Legacy"}, {"keras": "Auto", "nodes": 2, "program": SCRIPT}):
+        with pytest.raises(InvalidSpec, match=r"spec\.export\.format: 'litert' with tf_keras"):
+            resolved("nvidia-l4", export={"format": "litert"}, **generation)
+    assert resolved("nvidia-l4", export={"format": "saved_model"}, keras="Legacy").export.format == "saved_model"

@@ -259,4 +259,24 @@ def test_what_a_device_does_not_report_is_left_out() -> None:
 
 
 def test_a_cpu_job_reads_no_metrics() -> None:
-    assert DeviceMeter(resolved_job(), nvml=raising(AssertionError), memory_info=raising(AssertionError)).read() == {}
+    meter = DeviceMeter(resolved_job(), nvml=raising(AssertionError), memory_info=raising(AssertionError))
+    assert meter.read() == {}
+    assert meter.memory_advice(64, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("peak", "kept", "took", "fits"),
+    [
+        # 2 GB for 64 examples; 90 % of 16 GB less 1 GB are room for 428, and 424 is a multiple of 8.
+        (3, 1, "2.8 GiB", "14.9 GiB: some 424 examples a replica fit"),
+        (14, 2, "13.0 GiB", "14.9 GiB, which is nearly all"),
+    ],
+)
+def test_the_batch_that_fits(peak: int, kept: int, took: str, fits: str) -> None:
+    def info(name: str) -> dict[str, int]:
+        return {"current": kept * 10**9 - 10**6, "peak": peak * 10**9}
+
+    meter = DeviceMeter(JOB, nvml=Nvml, memory_info=info, environment={})
+    begin = f"the first steps took at most {took} of a device's memory"
+    assert meter.memory_advice(64, 10**6) == f"{begin}, with 64 examples a replica; it has {fits}"
+    assert DeviceMeter(JOB, nvml=raising(ImportError), memory_info=info, environment={}).memory_advice(64, 0) == begin
