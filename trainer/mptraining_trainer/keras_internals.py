@@ -258,24 +258,26 @@ FIT_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter", "_steps_p
 
 # Reduction of losses
 
-# Returns the corrected loss of a part of a batch; arguments: the values, the mask, the reduction, a function that
-# returns the weights of the reduction, and Keras' reduction of given values. None outside of parts.
-Correct = Callable[[Any, Any, Any, Callable[[Any], Any], Callable[[Any], Any]], Any]
+# Returns the part of a batch that this thread computes; None outside of parts.
+CurrentPart = Callable[[], Any | None]
+# Returns the corrected loss of a part; arguments: the part, the values, the mask, the reduction, a function that
+# returns the weights of the reduction, and Keras' reduction of given values.
+Correct = Callable[[Any, Any, Any, Any, Callable[[Any], Any], Callable[[Any], Any]], Any]
 
 
-def wrap_reductions(is_part: Callable[[], bool], correct: Correct, *, legacy: bool) -> None:
-    """Reduce the losses of Keras 3 or tf_keras by `correct` where `is_part`; a second call has no effect.
+def wrap_reductions(current_part: CurrentPart, correct: Correct, *, legacy: bool) -> None:
+    """Reduce the losses of Keras 3 or tf_keras by `correct` in parts; a second call has no effect.
 
     Every `Loss` calls the wrapped functions, also one that a program's own step calls. Keras' own scaling by the number
     of replicas is off in parts.
     """
     if legacy:
-        _wrap_tf_keras(is_part, correct)
+        _wrap_tf_keras(current_part, correct)
     else:
-        _wrap_keras_3(is_part, correct)
+        _wrap_keras_3(current_part, correct)
 
 
-def _wrap_keras_3(is_part: Callable[[], bool], correct: Correct) -> None:
+def _wrap_keras_3(current_part: CurrentPart, correct: Correct) -> None:
     from keras.src.losses import loss as module
 
     reduce = module.reduce_weighted_values
@@ -295,15 +297,16 @@ def _wrap_keras_3(is_part: Callable[[], bool], correct: Correct) -> None:
         def weights(loss: Any) -> Any:
             return module.apply_mask(sample_weight, mask, dtype=loss.dtype, reduction=reduction)
 
-        return correct(values, mask, reduction, weights, reduced) if is_part() else reduced(values)
+        part = current_part()
+        return reduced(values) if part is None else correct(part, values, mask, reduction, weights, reduced)
 
     reduce_weighted_values.of_keras = reduce  # type: ignore[attr-defined]
     module.reduce_weighted_values = reduce_weighted_values
     for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        setattr(module, name, _unless(is_part, getattr(module, name)))
+        setattr(module, name, _unless(current_part, getattr(module, name)))
 
 
-def _wrap_tf_keras(is_part: Callable[[], bool], correct: Correct) -> None:
+def _wrap_tf_keras(current_part: CurrentPart, correct: Correct) -> None:
     from tf_keras.src import losses
     from tf_keras.src.utils import losses_utils as module
 
@@ -314,7 +317,7 @@ def _wrap_tf_keras(is_part: Callable[[], bool], correct: Correct) -> None:
     applied = threading.local()
 
     def apply_valid_mask(values: Any, weights: Any, mask: Any, reduction: Any) -> Any:
-        applied.mask = mask if is_part() else None
+        applied.mask = None if current_part() is None else mask
         return apply_mask(values, weights, mask, reduction)
 
     def compute_weighted_loss(
@@ -323,27 +326,28 @@ def _wrap_tf_keras(is_part: Callable[[], bool], correct: Correct) -> None:
         def reduced(values: Any) -> Any:
             return reduce(values, sample_weight=sample_weight, reduction=reduction, name=name)
 
-        if not is_part():
+        part = current_part()
+        if part is None:
             return reduced(values)
         mask, applied.mask = getattr(applied, "mask", None), None
-        return correct(values, mask, reduction, lambda loss: None, reduced)
+        return correct(part, values, mask, reduction, lambda loss: None, reduced)
 
     compute_weighted_loss.of_keras = reduce  # type: ignore[attr-defined]
     module.compute_weighted_loss, module.apply_valid_mask = compute_weighted_loss, apply_valid_mask
-    module.scale_loss_for_distribution = _unless(is_part, module.scale_loss_for_distribution)
+    module.scale_loss_for_distribution = _unless(current_part, module.scale_loss_for_distribution)
     own = losses.Loss._get_reduction
 
     def _get_reduction(loss: Any) -> Any:
         # tf_keras rejects the default reduction outside of `compile`, since it cannot know the user's mean.
-        if is_part() and loss.reduction in ("auto", "sum_over_batch_size"):
+        if current_part() is not None and loss.reduction in ("auto", "sum_over_batch_size"):
             return "sum_over_batch_size"
         return own(loss)
 
     losses.Loss._get_reduction = _get_reduction
-    _wrap_reported_losses(is_part)
+    _wrap_reported_losses(current_part)
 
 
-def _wrap_reported_losses(is_part: Callable[[], bool]) -> None:
+def _wrap_reported_losses(current_part: CurrentPart) -> None:
     """Make tf_keras report the training loss: with reduction `sum` it reports the loss times the number of replicas."""
     from tf_keras.src.engine.compile_utils import LossesContainer
 
@@ -351,7 +355,7 @@ def _wrap_reported_losses(is_part: Callable[[], bool]) -> None:
 
     def reported(container: Any, *arguments: Any, **named: Any) -> Any:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if not is_part() or replicas == 1 or not container.built:
+        if current_part() is None or replicas == 1 or not container.built:
             return call(container, *arguments, **named)
         sizes: list[Any] = []
         total = container._total_loss_mean
@@ -372,8 +376,8 @@ def _wrap_reported_losses(is_part: Callable[[], bool]) -> None:
     LossesContainer.__call__ = reported
 
 
-def _unless(is_part: Callable[[], bool], scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: value if is_part() else scale(value)
+def _unless(current_part: CurrentPart, scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: scale(value) if current_part() is None else value
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from mptraining_trainer.checkpoints.provenance import origin
 from mptraining_trainer.checkpoints.state import CheckpointState, precision_from_checkpoint
 from mptraining_trainer.data import pipeline
 from mptraining_trainer.data.batching import Batching, Share
-from mptraining_trainer.data.dataset import SkippedRecords, open_splits
+from mptraining_trainer.data.dataset import open_splits
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.distribution.coordination import (
@@ -50,8 +50,8 @@ from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.export.serving_forms import require_packages
 from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
-from mptraining_trainer.keras_backend import load
-from mptraining_trainer.loop.steps_per_execution import Boundaries, StepsPerExecution
+from mptraining_trainer.keras_backend import Keras, load
+from mptraining_trainer.loop.steps_per_execution import Boundaries
 from mptraining_trainer.loop.train_loop import make_iterator
 from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
 from mptraining_trainer.numerics.recovery import (
@@ -65,8 +65,9 @@ from mptraining_trainer.numerics.recovery import (
 from mptraining_trainer.prediction.ensemble import average
 from mptraining_trainer.prediction.run_prediction import predict
 from mptraining_trainer.scripts.run_script import train_script
+from mptraining_trainer.source.kinds import EnsembleJob, PredictionJob, ScriptJob, TrainingJob, kind_of
 from mptraining_trainer.training.build import BuildResult, RunContext, assemble
-from mptraining_trainer.training.fit import FitLoop
+from mptraining_trainer.training.fit import FitLoop, Session, Start
 from mptraining_trainer.training.hooks import Hooks, make_hooks
 from mptraining_trainer.training.non_finite import (
     NonFiniteMonitor,
@@ -78,33 +79,6 @@ from mptraining_trainer.training.policy_trials import measure_policies
 from mptraining_trainer.training.profiling import profile_pauses
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
-
-
-@dataclass(frozen=True)
-class Session:
-    """A model under one policy, trained from a checkpoint to the last step, or until a value is infinite or NaN.
-
-    `hooks` are those of the built model. `state` is the checkpoint's, None to begin at step 0. `rollback` is the one
-    that ended the previous session, `spent_seconds` is the time of training before this session.
-    """
-
-    worker: Worker
-    built: BuildResult
-    hooks: Hooks
-    checkpointer: Checkpointer
-    state: CheckpointState | None
-    precision_state: PrecisionState
-    rollback: Rollback | None
-    spent_seconds: float
-
-
-@dataclass(frozen=True)
-class Start:
-    """The step and the position in the data after which a session begins, and the steps at which it pauses."""
-
-    step: int
-    position: Position
-    boundaries: Boundaries
 
 
 def run_session(session: Session, available: Sequence[str]) -> TrainingResult | Rollback:
@@ -179,10 +153,8 @@ def announce(session: Session, start: Start) -> Session:
 
 def make_fit_loop(session: Session, start: Start) -> FitLoop:
     """Return the fit loop of the session, as the checkpoint left it."""
-    worker, built, hooks = session.worker, session.built, session.hooks
-    context, scaler, datasets = built.context, built.scaler, built.context.datasets
-    validation = datasets.validation
-    splits = (datasets.training, validation)
+    worker, built = session.worker, session.built
+    context, scaler, validation = built.context, built.scaler, built.context.datasets.validation
     monitor = NonFiniteMonitor(
         session.precision_state.policy,
         context.training.on_non_finite,
@@ -192,22 +164,8 @@ def make_fit_loop(session: Session, start: Start) -> FitLoop:
         dynamic=scaler is not None and scaler.dynamic,
         total_steps=start.boundaries.total_steps,
     )
-    fit_loop = FitLoop(
-        worker=replace(worker, job=built.job),
-        loop=built.loop,
-        scaler=scaler,
-        checkpointer=session.checkpointer,
-        batching=context.batching,
-        boundaries=start.boundaries,
-        steps_per_execution=StepsPerExecution.begin(hooks.callbacks.steps_per_execution),
-        precision_state=session.precision_state,
-        non_finite=monitor,
-        hooks=hooks,
-        skipped_records=SkippedRecords(worker, [split.reader for split in splits if split is not None]),
-        meter=datasets.meter,
-        learning_rate=partial(context.keras.learning_rate, built.optimizer),
-        validation=_validation_iterator(context, validation, built.preprocess) if validation else None,
-    )
+    iterator = _validation_iterator(context, validation, built.preprocess) if validation else None
+    fit_loop = FitLoop(session, start.boundaries, monitor, iterator)
     if session.state is not None:
         fit_loop.resume(session.state)
     return fit_loop
@@ -338,9 +296,7 @@ def _boundaries(
 
 def _validation_iterator(context: RunContext, validation: Split, preprocess: Preprocess) -> tuple[Any, int]:
     """Return an endless iterator, and the number of steps that covers every example once."""
-    job = context.job
-    assert job.global_batch_size is not None
-    size = job.global_batch_size
+    job, size = context.job, context.kind.global_batch_size
     iterator = make_iterator(
         context.strategy,
         lambda: validation.validation(
@@ -373,13 +329,10 @@ def _restore_model(
             extra_arrays=hooks.weights,
             more_optimizers=loop.more_optimizers,
         ),
+        worker,
         max_to_keep=built.job.checkpoint.max_to_keep,
-        chief=worker.identity.is_chief,
-        telemetry=telemetry,
-        fence=worker.fence,
         strategy=context.strategy,
         origin=context.origin,
-        outbox=worker.outbox,
     )
     if rolled_back:
         # After the barrier every worker sees the chief's last checkpoint, for which the chief has waited.
@@ -390,22 +343,20 @@ def _restore_model(
             loaded = None
             checkpointer.begin_again()
     else:
-        _check_resume(worker, loaded, context.datasets.training.dataset.fingerprint)
+        _check_resume(worker, context, loaded)
     return checkpointer, checkpointer.restore(loaded) if loaded is not None else None
 
 
-def _check_resume(worker: Worker, loaded: LoadedCheckpoint | None, fingerprint: str) -> None:
+def _check_resume(worker: Worker, context: RunContext, loaded: LoadedCheckpoint | None) -> None:
     """Report the step that training resumes from, if there is a checkpoint. Raise ResumeRefused."""
-    job = worker.job
-    assert job.training is not None
-    assert job.data is not None
     if loaded is None:
-        if job.training.resume == "Required":
+        if context.training.resume == "Required":
             raise ResumeRefused(
                 worker.folder, "no checkpoint", next_step="training.resume: Required needs one; Auto begins without."
             )
         return
-    if loaded.state.fingerprint != fingerprint and job.data.on_change == "Refuse":
+    changed = loaded.state.fingerprint != context.datasets.training.dataset.fingerprint
+    if changed and context.data.on_change == "Refuse":
         raise ResumeRefused(
             "spec.data.train",
             f"the records changed since the checkpoint of step {loaded.state.step}",
@@ -435,15 +386,16 @@ def _restore_scaler(scaler: LossScaler, state: CheckpointState, policy: str) -> 
 
 @user_code()
 def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
-    """Train the job to its end on this worker. Raise Problem for every error that is reported to the user."""
+    """Run the job to its end on this worker. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
-    if job.program.prediction is not None:
+    kind = kind_of(job)
+    if isinstance(kind, PredictionJob):
         # Its workers do not communicate.
         worker.preemption.unblock_for_children()
-        return predict(worker, environment)
+        return predict(worker, kind, environment)
     require_packages(job)
-    if job.program.ensemble is not None:
-        return average(worker, environment)
+    if isinstance(kind, EnsembleJob):
+        return average(worker, kind, environment)
 
     if job.processes > 1:
         wait_for_peers(
@@ -461,19 +413,24 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
-    if job.program.script is not None:
+    if isinstance(kind, ScriptJob):
         keras.set_policy(job.precision.policy)
-        return train_script(claim_folder(worker), strategy, keras, environment)
-    assert job.training is not None
-    assert job.data is not None
-    assert job.global_batch_size is not None
-    keras.set_seed(job.training.seed)
+        return train_script(claim_folder(worker), kind.script, strategy, keras, environment)
+    return _train_model(worker, kind, strategy, keras, environment)
+
+
+def _train_model(
+    worker: Worker, kind: TrainingJob, strategy: Any, keras: Keras, environment: Mapping[str, str]
+) -> TrainingResult:
+    """Train a function's or an application's model to the last step, in as many sessions as that takes."""
+    job, telemetry = kind.job, worker.telemetry
+    keras.set_seed(kind.training.seed)
 
     # Data
     share = Share(worker.identity.index, job.processes)
-    datasets = open_splits(worker, share)
-    accumulation = job.training.gradient_accumulation_steps
-    batching = Batching(datasets.training.count, job.global_batch_size * accumulation, job.data.remainder)
+    datasets = open_splits(worker, kind.data, share)
+    examples = kind.global_batch_size * kind.training.gradient_accumulation_steps
+    batching = Batching(datasets.training.count, examples, kind.data.remainder)
     if batching.steps_per_pass == 0:
         raise InvalidData(
             "spec.training.batchSize",
@@ -482,11 +439,11 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
         )
     versions = {"tensorflow": tf.__version__, "keras": keras.version}
     provenance = origin(job, environment.get(SOURCE_FOLDER), versions=versions)
-    context = RunContext(job, strategy, keras, datasets, share, batching, provenance, telemetry.notice)
+    context = RunContext(kind, strategy, keras, datasets, share, batching, provenance, telemetry.notice)
 
     # Precision: from an earlier attempt's checkpoint, from timed trials, or from the job.
     available = supported_policies(job, native_bfloat16=native_bfloat16())
-    loaded = None if job.training.resume == "Never" else load_newest(_checkpoints(worker), telemetry.notice)
+    loaded = None if kind.training.resume == "Never" else load_newest(_checkpoints(worker), telemetry.notice)
     precision_state = precision_from_checkpoint(job, loaded.state if loaded else None, available=available)
     if precision_state is None and job.precision.policy == "Measure":
         precision_state = measure_policies(context, available, telemetry)

@@ -17,7 +17,7 @@ from hack.bench.trainer.rounds import Measured
 from hack.bench.trainer.tasks import Task
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
-from mptraining_trainer.loop.train_loop import Loop, make_iterator
+from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
 
 Kind = Literal["loop", "fit", "bare"]
@@ -88,16 +88,9 @@ def _make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any]:
         model.compile(optimizer, tasks.loss(keras.module), metrics=[tasks.accuracy(keras.module)])
         compiled = CompiledModel(keras, model)
         compiled.build(next(iter(tasks.dataset(task, task.batch, ()))))
-        loop = Loop(
-            keras=keras,
-            strategy=strategy,
-            compiled=compiled,
-            optimizer=optimizer,
-            examples_per_step=task.batch * strategy.num_replicas_in_sync,
-            partial=False,
-            # As for data that is kept in memory.
-            measures_waiting=False,
-        )
+        # As for data that is kept in memory.
+        plan = StepPlan(task.batch * strategy.num_replicas_in_sync, measures_waiting=False)
+        loop = Loop(strategy, compiled, optimizer, plan)
     return loop, make_iterator(strategy, lambda: tasks.dataset(task, task.batch, ()))
 
 

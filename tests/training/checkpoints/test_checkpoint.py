@@ -29,6 +29,7 @@ from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, lo
 from mptraining_trainer.checkpoints.state import CheckpointState, checkpoints
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.worker import Worker
 from tests.fakes import Notices
 from tests.left_out import first_of
 from tests.testbed.keras_generations import BOTH_GENERATIONS
@@ -40,6 +41,12 @@ NEXT = SEAT.model_copy(update={"attempt": 2, "incarnation": "b"})
 def state(step: int, **fields: Any) -> CheckpointState:
     known = {"epoch": 1, "examples": 64, "fingerprint": "f", "policy": "float32", "replicas": 1}
     return CheckpointState(step=step, attempt=1, incarnation="a", seed=7, **(known | fields))
+
+
+def worker_of(identity: WorkerIdentity, telemetry: Telemetry, **fields: Any) -> Worker:
+    """Return a worker with what a checkpoint needs of it."""
+    absent: Any = None
+    return Worker(absent, identity, telemetry, absent, "", 1.0, absent, **fields)
 
 
 class Rig:
@@ -83,10 +90,12 @@ class Rig:
         self.checkpointer = Checkpointer(
             str(folder),
             Contents(keras, self.model, self.optimizer, self.metrics),
+            worker_of(
+                SEAT if chief else SEAT.model_copy(update={"index": 1}),
+                Telemetry(SEAT, None, stream=self.said),
+                fence=fence.claim(str(folder), identity) if fenced else None,
+            ),
             max_to_keep=keep,
-            chief=chief,
-            telemetry=Telemetry(SEAT, None, stream=self.said),
-            fence=fence.claim(str(folder), identity) if fenced else None,
         )
 
     def train(self) -> Rig:
@@ -430,13 +439,14 @@ from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.worker import Worker
 keras = load("Keras3")
 model = keras.module.Sequential([keras.module.layers.Input((1000,)), keras.module.layers.Dense(1000)])
 optimizer = keras.module.optimizers.SGD()
 keras.build_optimizer(optimizer, model.trainable_variables)
 seat = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="a")
-checkpointer = Checkpointer(sys.argv[1], Contents(keras, model, optimizer, []), max_to_keep=2, chief=True,
-                            telemetry=Telemetry(seat, None))
+worker = Worker(None, seat, Telemetry(seat, None), None, "", 1.0, None)
+checkpointer = Checkpointer(sys.argv[1], Contents(keras, model, optimizer, []), worker, max_to_keep=2)
 for step in itertools.count(1):
     checkpointer.save(CheckpointState(step=step, attempt=1, incarnation="a", seed=0, epoch=0, examples=0,
                                       fingerprint="", policy="float32", replicas=1))

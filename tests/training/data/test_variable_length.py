@@ -202,8 +202,7 @@ def test_the_memory_of_a_cache_is_that_of_its_tensors(file: Path) -> None:
 
 def job(**fields: Any) -> ResolvedJob:
     accelerator = SimpleNamespace(kind=fields.pop("kind", "cpu"))
-    training = SimpleNamespace(gradient_accumulation_steps=fields.pop("accumulation", 1))
-    made = {"replicas": 1, "jit_compile": "Auto", **fields, "accelerator": accelerator, "training": training}
+    made = {"replicas": 1, "jit_compile": "Auto", **fields, "accelerator": accelerator}
     return cast("ResolvedJob", SimpleNamespace(**made))
 
 
@@ -218,23 +217,27 @@ def job(**fields: Any) -> ResolvedJob:
 )
 def test_a_ragged_feature_is_refused_with_the_line_to_write(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidSpec, match=rf"\[x\].ragged: {said}.* Write bucketBoundaries: \[128\] instead"):
-        allow_xla([replace(COLUMN, ragged=True)], job(**fields), lambda topic, text: None)
+        allow_xla(
+            [replace(COLUMN, ragged=True)], job(**fields), fields.get("accumulation", 1), lambda topic, text: None
+        )
 
 
 def test_ragged_tensors_turn_xla_off_and_padded_ones_do_not() -> None:
-    assert not allow_xla([replace(COLUMN, ragged=True)], job(), lambda topic, text: None)
-    assert allow_xla([COLUMN], job(), lambda topic, text: None)
+    assert not allow_xla([replace(COLUMN, ragged=True)], job(), 1, lambda topic, text: None)
+    assert allow_xla([COLUMN], job(), 1, lambda topic, text: None)
 
 
 def test_a_tpu_needs_one_boundary() -> None:
     for boundaries in ((), (64, 128)):
         with pytest.raises(InvalidSpec, match=r"\[x\].bucketBoundaries: .* on a TPU.* Write bucketBoundaries: \[128\]"):
-            allow_xla([replace(COLUMN, boundaries=boundaries)], job(kind="tpu"), lambda topic, text: None)
-    assert allow_xla([replace(COLUMN, boundaries=(64,))], job(kind="tpu"), lambda topic, text: None)
+            allow_xla([replace(COLUMN, boundaries=boundaries)], job(kind="tpu"), 1, lambda topic, text: None)
+    assert allow_xla([replace(COLUMN, boundaries=(64,))], job(kind="tpu"), 1, lambda topic, text: None)
 
 
 def test_compiling_every_length_is_reported() -> None:
     said: list[str] = []
-    allow_xla([COLUMN], job(jit_compile="Always"), lambda topic, text: said.append(text))
-    allow_xla([replace(COLUMN, boundaries=(8, 64))], job(jit_compile="Always"), lambda topic, text: said.append(text))
+    allow_xla([COLUMN], job(jit_compile="Always"), 1, lambda topic, text: said.append(text))
+    allow_xla(
+        [replace(COLUMN, boundaries=(8, 64))], job(jit_compile="Always"), 1, lambda topic, text: said.append(text)
+    )
     assert said == ["XLA compiles again for each length of 'x'; bucketBoundaries limits their number"]

@@ -17,7 +17,7 @@ import tensorflow as tf
 from mptraining_trainer.export import export
 from mptraining_trainer.export.export import load, load_model, take_snapshot
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.model.program import Program
+from mptraining_trainer.model.program import ExportedModel
 from tests.fakes import Notices
 from tests.left_out import first_of
 from tests.training.export.test_export import MLP, TABLE, job, run_plainly, trained
@@ -194,7 +194,7 @@ def exported(keras: Keras, folder: Path, name: str, policy: str, builder: str = 
     tensors = tf.constant(inputs)
     specs = [{"name": "inputs", "dtype": tensors.dtype.name, "shape": list(inputs.shape[1:])}]
     arguments = {"entryPoint": f"forms:program_{name}"} if builder == "function" else {}
-    program = Program(model, rebuild={"builder": builder, "arguments": arguments, "inputs": specs})
+    program = ExportedModel(model=model, rebuild={"builder": builder, "arguments": arguments, "inputs": specs})
     snapshot = take_snapshot(model, keras, folder, policy=policy, inputs=tensors)
     if snapshot.reference is not None:
         np.savez(folder / "outputs.npz", outputs=snapshot.reference.outputs[0])
@@ -263,14 +263,14 @@ def test_a_difference_of_precision_alone_leaves_out_nothing() -> None:
     assert reference.difference(lambda _: tripled, rounded=True) is not None
 
 
-Publish = Callable[[Program, str], Notices]
+Publish = Callable[[ExportedModel, str], Notices]
 
 
 @pytest.fixture
 def publish(keras: Keras, tmp_path: Path) -> Publish:
     """Publish a program into the run folder `tmp_path`/run, and return the notices."""
 
-    def published(program: Program, export_format: str = "keras") -> Notices:
+    def published(program: ExportedModel, export_format: str = "keras") -> Notices:
         notices = Notices()
         telemetry = SimpleNamespace(notice=notices)
         resolved = job(MLP, export_format)
@@ -293,8 +293,9 @@ def test_nothing_of_an_earlier_export_is_left(keras: Keras, tmp_path: Path, sour
     folder = tmp_path / "run" / "model"
     assert (folder / "model.keras").exists()
     assert (folder / "saved_model").exists()
-    second = Program(
-        forms.forgetful()[0], rebuild={"builder": "function", "arguments": {"entryPoint": "forms:program_forgetful"}}
+    second = ExportedModel(
+        model=forms.forgetful()[0],
+        rebuild={"builder": "function", "arguments": {"entryPoint": "forms:program_forgetful"}},
     )
     second = replace(second, rebuild=second.rebuild | {"inputs": [{"name": "a", "dtype": "float32", "shape": [4]}]})
     notices = publish(second)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mptraining_trainer.data.input_stats import InputInterval
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, make_iterator
+from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.numerics.loss_scaling import CEILING, LossScaler
 from tests.left_out import first_of
@@ -82,17 +82,8 @@ class Rig:
             self.model.optimizer = self.optimizer
             compiled = CompiledModel(keras, self.model)
             compiled.build((*(tf.constant(array) for array in examples(2)), ()))
-            self.loop = Loop(
-                keras=keras,
-                strategy=self.strategy,
-                compiled=compiled,
-                optimizer=self.optimizer,
-                examples_per_step=BATCH,
-                partial=masked,
-                accumulation=accumulation,
-                scaler=self.scaler,
-                jit=jit,
-            )
+            plan = StepPlan(BATCH, partial=masked, accumulation=accumulation, jit=jit)
+            self.loop = Loop(self.strategy, compiled, self.optimizer, plan, scaler=self.scaler)
         self.batches = self.batches_of(data or examples(BATCH * 8), BATCH // replicas)
 
     def batches_of(self, arrays: Sequence[np.ndarray], batch: int) -> Any:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mptraining_trainer.distribution.aligned_sizes import align
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, make_iterator
+from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
 
 BATCH, STEPS, WORDS = 8, 3, 20
@@ -65,15 +65,8 @@ def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, mas
         replicated.set_weights(before)
         compiled = CompiledModel(keras3, replicated)
         compiled.build((*next(iter(batches(2, per_step))), ()))
-        loop = Loop(
-            keras=keras3,
-            strategy=strategy,
-            compiled=compiled,
-            optimizer=replicated.optimizer,
-            examples_per_step=BATCH,
-            partial=False,
-            align=partial(align, padding=(0, 0, ())),
-        )
+        alignment = partial(align, padding=(0, 0, ()))
+        loop = Loop(strategy, compiled, replicated.optimizer, StepPlan(BATCH), align=alignment)
     parts = make_iterator(strategy, lambda: batches(BATCH // 2, per_step).map(lambda *batch: (*batch, ())))
     result = loop.execute(parts, STEPS)
     assert result.loss == pytest.approx(loss, rel=1e-5)
@@ -111,14 +104,7 @@ def test_a_ragged_batch_trains_as_the_masked_one(keras: Keras) -> None:
     ragged.table.assign(table)
     ragged.head.set_weights([kernel, bias])
     strategy = tf.distribute.get_strategy()
-    loop = Loop(
-        keras=keras,
-        strategy=strategy,
-        compiled=compiled,
-        optimizer=ragged.optimizer,
-        examples_per_step=BATCH,
-        partial=False,
-    )
+    loop = Loop(strategy, compiled, ragged.optimizer, StepPlan(BATCH))
     result = loop.execute(make_iterator(strategy, lambda: rows), STEPS)
     assert result.loss == pytest.approx(loss, rel=1e-5)
     trained = [tf.convert_to_tensor(ragged.table).numpy(), *ragged.head.get_weights()]

@@ -42,7 +42,12 @@ def job(application: dict[str, Any], **changed: Any) -> ResolvedJob:
 
 
 def build(keras: Keras, application: dict[str, Any], examples: ExampleSpec, **changed: Any) -> BuiltApplication:
-    return applications.build(job(application, **changed), keras, examples, Notices())
+    return build_of(job(application, **changed), keras, examples, Notices())
+
+
+def build_of(resolved: ResolvedJob, *arguments: Any) -> BuiltApplication:
+    assert resolved.program.application is not None
+    return applications.build(resolved.program.application, resolved, *arguments)
 
 
 def zeros(data: ExampleSpec) -> Any:
@@ -113,7 +118,7 @@ def test_preprocess_is_what_the_architecture_was_published_with(
 
 def test_grey_images_are_scaled_where_the_published_way_is_for_three_channels(keras: Keras) -> None:
     notices = Notices()
-    built = applications.build(job({"name": "MobileNetV2"}), keras, example(("uint8", (32, 32, 1))), notices)
+    built = build_of(job({"name": "MobileNetV2"}), keras, example(("uint8", (32, 32, 1))), notices)
     assert built.preprocess is not None
     assert "[-1, 1]" in notices.of("Preprocess")
     assert built.preprocess(tf.constant([0, 255], tf.uint8)).numpy() == pytest.approx([-1.0, 1.0])
@@ -240,7 +245,7 @@ def test_batch_normalization_sees_all_replicas_unless_xla_compiles_the_step(
 ) -> None:
     notices = Notices()
     several = job({"name": "cnn"}, replicas=replicas, jit_compile=jit)
-    model = applications.build(several, keras, PHOTO, notices).model
+    model = build_of(several, keras, PHOTO, notices).model
     layers = [each for each in model.layers if isinstance(each, keras.module.layers.BatchNormalization)]
     assert {bool(layer.synchronized) for layer in layers} == {synchronized}
     assert ("BatchNormalization" in notices.topics) is said

@@ -13,7 +13,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, make_iterator
+from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel, input_order, shape_mismatch
 from tests.left_out import first_of
 
@@ -60,17 +60,7 @@ def test_a_list_of_inputs_trains_as_in_plain_fit(
     batch = ({name: tf.constant(rows) for name, rows in ROWS.items()}, tf.constant(LABELS), ())
     compiled.build(batch)
     strategy = tf.distribute.get_strategy()
-    loop = Loop(
-        keras=keras,
-        strategy=strategy,
-        compiled=compiled,
-        optimizer=ours.optimizer,
-        examples_per_step=8,
-        partial=False,
-        accumulation=accumulation,
-        scaler=None,
-        jit=False,
-    )
+    loop = Loop(strategy, compiled, ours.optimizer, StepPlan(8, accumulation=accumulation))
     loop.execute(make_iterator(strategy, lambda: tf.data.Dataset.from_tensors(batch).repeat()), 2)
     for found, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -18,6 +18,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.checkpoints.state import FitState
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
+from mptraining_trainer.source.kinds import ScriptJob, kind_of
 from tests.jobs import resolved_job
 from tests.testbed.keras_generations import BOTH_GENERATIONS
 
@@ -163,13 +164,19 @@ def job(keras: Keras, path: str, *arguments: str, policy: str = "float32") -> Re
 
 
 def run(keras: Keras, folder: Path, path: str, context: Recorder | None = None, strategy: Any = None) -> Any:
-    return run_script(job(keras, path), keras, strategy, context or Recorder(), folder)
+    return run_resolved(job(keras, path), keras, strategy, context or Recorder(), folder)
+
+
+def run_resolved(resolved: ResolvedJob, *arguments: Any) -> Any:
+    kind = kind_of(resolved)
+    assert isinstance(kind, ScriptJob)
+    return run_script(resolved, kind.script, *arguments)
 
 
 def test_the_script_has_the_environment_that_it_has_alone(keras: Keras, folder: Path) -> None:
     before = list(sys.argv), list(sys.path), Path.cwd(), keras.module.Model.fit
     resolved = job(keras, "train.py", "--lr=0.1", "twice", policy="mixed_bfloat16")
-    model = run_script(resolved, keras, None, Recorder(), folder)
+    model = run_resolved(resolved, keras, None, Recorder(), folder)
     seen = json.loads((folder / "seen.json").read_text())
     assert [len(losses) for losses in seen.pop("losses")] == [3, 2]
     assert seen == {

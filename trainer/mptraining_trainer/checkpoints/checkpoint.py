@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,15 @@ import tensorflow as tf
 from mptraining_api.events import Saved
 from mptraining_api.problems import InvalidData, Problem, ResumeRefused, StorageUnavailable
 from mptraining_storage import preconditions, storage, transfers
-from mptraining_storage.outbox import Outbox
 from mptraining_trainer import keras_internals
 from mptraining_trainer.checkpoints.files import delete_unfinished, read, scratch_folder, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
 from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints, step_of
 from mptraining_trainer.distribution.replica_variables import ReplicaValues, shape_matches
-from mptraining_trainer.fence import Fence
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
-from mptraining_trainer.reporting.telemetry import Notify, Telemetry
+from mptraining_trainer.reporting.telemetry import Notify
+from mptraining_trainer.worker import Worker
 
 _NAME = "checkpoint"
 
@@ -129,22 +128,21 @@ class Contents:
 class Checkpointer:
     """Saves, loads and restores the checkpoints of one run folder, and reports each save.
 
-    `origin` is written into each state, and a restore warns about its changes. `strategy` is the one under which the
-    variables were created; default: TensorFlow's default strategy.
+    Only the chief of `worker` writes, by its outbox and after its fence. `origin` is written into each state, and a
+    restore warns about its changes. `strategy` is the one under which the variables were created; default: TensorFlow's
+    default strategy.
     """
 
     folder: str
     contents: Contents
+    worker: Worker
     _: KW_ONLY
     max_to_keep: int
-    chief: bool
-    telemetry: Telemetry
-    fence: Fence | None = None
     strategy: Any = None
     origin: Origin | None = None
-    outbox: Outbox = field(default_factory=Outbox)
 
     def __post_init__(self) -> None:
+        self._telemetry, self._fence, self._outbox = self.worker.telemetry, self.worker.fence, self.worker.outbox
         self._values = ReplicaValues(self.strategy or tf.distribute.get_strategy())
         self.last_step: int | None = None
         self._restored_step: int | None = None
@@ -159,12 +157,12 @@ class Checkpointer:
         """
         self.last_step = state.step
         of_files = self.contents.variables()
-        if not self.chief:
+        if not self.worker.identity.is_chief:
             for variables in of_files.values():
                 self._values.take_part_in_read(variables)
             return
-        if self.outbox.withdraw(_NAME):
-            self.telemetry.notice(
+        if self._outbox.withdraw(_NAME):
+            self._telemetry.notice(
                 "CheckpointSuperseded", "saving takes longer than the steps between two checkpoints: some are left out"
             )
         arrays = {name: self._arrays(variables) for name, variables in of_files.items()}
@@ -172,11 +170,11 @@ class Checkpointer:
         if not storage.is_remote(self.folder):
             self.wait()
         state = state.model_copy(update={"origin": self.origin, "kinds": self.contents.kinds()})
-        self.outbox.put(_NAME, lambda: self._write(state, arrays))
+        self._outbox.put(_NAME, lambda: self._write(state, arrays))
 
     def wait(self) -> None:
         """Wait until the last save is published; raise its error."""
-        self.outbox.wait(_NAME)
+        self._outbox.wait(_NAME)
 
     def restore(self, loaded: LoadedCheckpoint | None = None) -> CheckpointState | None:
         """Assign the variables of `loaded`, or of the newest whole checkpoint; return its state, None if there is none.
@@ -184,7 +182,7 @@ class Checkpointer:
         Raise ResumeRefused for a checkpoint of another model or optimizer. The state of other metrics is not restored,
         which is reported.
         """
-        loaded = loaded or load_newest(self.folder, self.telemetry.notice)
+        loaded = loaded or load_newest(self.folder, self._telemetry.notice)
         if loaded is None:
             return None
         state = self.assign(loaded)
@@ -216,7 +214,7 @@ class Checkpointer:
             # Metrics are no part of what was learned. The sum of the losses is among them.
             del wanted[name]
             state = state.model_copy(update={"loss_steps": 0.0})
-            self.telemetry.notice(
+            self._telemetry.notice(
                 "MetricsReset",
                 f"the program's metrics changed since the checkpoint of step {state.step} ({difference}): this epoch's "
                 "means count from that step on",
@@ -230,7 +228,7 @@ class Checkpointer:
 
     def load(self) -> LoadedCheckpoint | None:
         """See `load_newest`."""
-        return load_newest(self.folder, self.telemetry.notice)
+        return load_newest(self.folder, self._telemetry.notice)
 
     def _warn_about_changes(self, state: CheckpointState) -> None:
         if state.origin is None or self.origin is None:
@@ -239,7 +237,7 @@ class Checkpointer:
         if changed:
             message = f"since the checkpoint of step {state.step} these changed: {'; '.join(changed)}. "
             message += "Training resumes from it, but not bit for bit as without them"
-            self.telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
+            self._telemetry.notice("ChangedSinceCheckpoint", message, level="Warning")
 
     def _arrays(self, variables: list[Any]) -> dict[str, Any]:
         arrays = self._values.read(variables)
@@ -247,7 +245,7 @@ class Checkpointer:
         return {f"{number:05d} {name}": array for number, (name, array) in enumerate(zip(names, arrays, strict=True))}
 
     def _write(self, state: CheckpointState, arrays: Mapping[str, dict[str, Any]]) -> None:
-        began = self.telemetry.now()
+        began = self._telemetry.now()
         for array in arrays["model"].values():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise NonFinite(state.step, WEIGHTS_NOT_FINITE)
@@ -265,10 +263,10 @@ class Checkpointer:
                 break
             except preconditions.Conflict:
                 # Two attempts wrote this step at the same time; the one that owns the folder writes it again.
-                if last or self.fence is None:
+                if last or self._fence is None:
                     raise
             except StorageUnavailable as problem:
-                self.telemetry.notice(
+                self._telemetry.notice(
                     "CheckpointDelayed",
                     f"{self.folder}: {problem.found}; training continues, and the newest checkpoint is written when "
                     "storage answers",
@@ -277,15 +275,15 @@ class Checkpointer:
                 raise
             except (InvalidData, OSError):
                 # A newer attempt may have swept this one's unpublished files: then Superseded is the cause.
-                if self.fence is not None:
-                    self.fence.check()
+                if self._fence is not None:
+                    self._fence.check()
                 raise
-        self.telemetry.emit(
+        self._telemetry.emit(
             Saved,
             step=state.step,
             uri=uri,
             bytes=sum(file.bytes for file in files.values()),
-            seconds=round(self.telemetry.now() - began, 3),
+            seconds=round(self._telemetry.now() - began, 3),
         )
         for old in checkpoints(self.folder)[: -self.max_to_keep]:
             self._delete(old)
@@ -299,16 +297,16 @@ class Checkpointer:
 
     def _publish(self, uri: str, scratch: Path, state: CheckpointState) -> None:
         state_uri = storage.join(uri, STATE)
-        if self.fence is not None:
-            self.fence.check()
+        if self._fence is not None:
+            self._fence.check()
         there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
         if state_uri in there:
             # An earlier attempt saved the same step: its state is deleted before its files change.
             storage.delete(state_uri, version=there[state_uri])
         to = {scratch / name: storage.join(uri, name) for name in state.files}
         transfers.upload(to, replacing=there, keep_source=False)
-        if self.fence is not None:
-            self.fence.check()
+        if self._fence is not None:
+            self._fence.check()
         storage.write(state_uri, state.to_json().encode(), replacing=None)
 
 

@@ -178,13 +178,11 @@ class Datasets:
     preprocess: Preprocess
 
 
-def open_splits(worker: Worker, share: Share) -> Datasets:
+def open_splits(worker: Worker, data: ResolvedData, share: Share) -> Datasets:
     """Find, index and cache the job's data.
 
     Raises InvalidSpec, InvalidData, InvalidProgram and StorageUnavailable, naming the field.
     """
-    data = worker.job.data
-    assert data is not None
     notice, now = worker.telemetry.notice, worker.telemetry.now
     meter = InputMeter()
     # In a local run all workers share one machine.

@@ -45,8 +45,7 @@ from mptraining_trainer.export.serving_forms import FORMS
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import cnn, mlp, pretrained
 from mptraining_trainer.model.hyperparameters import fill_hyperparameters
-from mptraining_trainer.model.output_losses import output_losses
-from mptraining_trainer.model.program import Program
+from mptraining_trainer.model.program import ExportedModel
 from mptraining_trainer.worker import Worker
 
 VERSION = 1
@@ -122,7 +121,7 @@ def take_snapshot(
 
 
 def export(
-    program: Program,
+    program: ExportedModel,
     keras: Keras,
     job: ResolvedJob,
     example: ExampleSpec | None,
@@ -154,7 +153,7 @@ def export(
             "classes": list(example.classes) if example and example.classes else None,
             "preprocess": program.rebuild.get("preprocess"),
             "records": _records(columns) if columns else None,
-            "losses": {name: one._asdict() for name, one in output_losses(program.compiled).items()},
+            "losses": {name: one._asdict() for name, one in program.losses.items()},
             "trainedUnder": job.precision.policy,
             "step": step,
             "metrics": {name: json_value(value) for name, value in (metrics or {}).items()},
@@ -209,7 +208,7 @@ def _write_arrays(path: Path, model: Any, keras: Keras, weights: Sequence[Any]) 
 class _Forms:
     """The forms of the model in `folder`: `formats` equal the live model, `left_out` do not, each with the reason."""
 
-    _program: Program
+    _program: ExportedModel
     _keras: Keras
     _snapshot: Snapshot
     _folder: Path
@@ -537,7 +536,7 @@ def _is_source(path: Path, root: Path) -> bool:
 
 def publish(
     worker: Worker,
-    program: Program,
+    program: ExportedModel,
     keras: Keras,
     example: ExampleSpec | None,
     step: int,

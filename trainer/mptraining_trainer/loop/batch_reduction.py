@@ -70,14 +70,12 @@ def current_part() -> Part | None:
 
 def wrap_reductions(*, legacy: bool) -> None:
     """Wrap the reductions of Keras 3 or of tf_keras; a second call has no effect."""
-    keras_internals.wrap_reductions(lambda: current_part() is not None, _corrected, legacy=legacy)
+    keras_internals.wrap_reductions(current_part, _corrected, legacy=legacy)
 
 
 def _corrected(
-    values: Any, mask: Any, reduction: Any, weights: Callable[[Any], Any], reduce: Callable[[Any], Any]
+    part: Part, values: Any, mask: Any, reduction: Any, weights: Callable[[Any], Any], reduce: Callable[[Any], Any]
 ) -> Any:
-    part = current_part()
-    assert part is not None
     values = _real_rows(tf.convert_to_tensor(values), part)
     loss = reduce(values)
     return loss * tf.cast(_correction(part, values, mask, reduction, lambda: weights(loss)), loss.dtype)

@@ -145,7 +145,7 @@ class Evaluation:
 
     def _part_graph(self, iterator: Any, steps: Any, request: Any) -> Any:
         if self._own_step is not None:
-            return self._own_part(iterator, steps, request)
+            return self._own_part(self._own_step, iterator, steps, request)
 
         def on_replica(batch: Batch) -> None:
             loss, weight = self._step.evaluation(batch)
@@ -159,9 +159,7 @@ class Evaluation:
         self._names = tuple(results)
         return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *results.values()])
 
-    def _own_part(self, iterator: Any, steps: Any, request: Any) -> Any:
-        own = self._own_step
-        assert own is not None
+    def _own_part(self, own: OwnStep, iterator: Any, steps: Any, request: Any) -> Any:
         if not self._names:
             raise ValueError("prepare has to be called first")
         logs = dict.fromkeys(self._names, tf.constant(0.0))

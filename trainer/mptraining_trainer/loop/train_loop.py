@@ -16,9 +16,11 @@ The decision waits for all gradients, which costs 0.05 ms a step on two cores, t
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +35,6 @@ from mptraining_trainer.distribution.replica_variables import (
     half_square,
     run_eagerly,
 )
-from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.evaluation import Evaluation
 from mptraining_trainer.loop.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.loop.step import Batch, MovingStatistics, ReplicaStep, local_sum
@@ -95,43 +96,49 @@ class Readings(NamedTuple):
 _COUNT = len(Readings._fields)
 
 
+@dataclass(frozen=True)
+class StepPlan:
+    """What a step is made of.
+
+    `examples_per_step` is over all replicas and accumulated batches. With `partial`, a batch may have fewer rows that
+    count than others. To measure the waiting for batches costs some microseconds per step.
+    """
+
+    examples_per_step: int
+    partial: bool = False
+    accumulation: int = 1
+    jit: bool = False
+    workers: int = 1
+    measures_waiting: bool = True
+
+
 class Loop:
     """Trains one model and evaluates it by its `evaluation`; create it inside the strategy's scope.
 
-    `examples_per_step` is over all replicas and accumulated batches. Batches are (inputs, labels, weights), or
-    (inputs, labels, weights, rows) with rows a float vector, 0 for rows that do not count; with `partial`, a batch may
-    have fewer rows that count than others. A model with its own `train_step` trains by it (`loop.own_step`), without
-    scaler, accumulation and XLA.
+    Batches are (inputs, labels, weights), or (inputs, labels, weights, rows) with rows a float vector, 0 for rows that
+    do not count. A model with its own `train_step` trains by it (`loop.own_step`), without scaler, accumulation and
+    XLA. `align` is called with the batch of every replica, in replica context, before the step.
     """
 
     def __init__(
         self,
-        *,
-        keras: Keras,
         strategy: Any,
         compiled: CompiledModel,
         optimizer: Any,
-        examples_per_step: int,
-        partial: bool,
-        accumulation: int = 1,
+        plan: StepPlan,
+        *,
         scaler: LossScaler | None = None,
-        jit: bool = False,
-        workers: int = 1,
-        measures_waiting: bool = True,
         align: Callable[[Batch], Batch] | None = None,
     ) -> None:
-        """Create the loop; to measure the waiting for batches costs some microseconds per step.
-
-        `align` is called with the batch of every replica, in replica context, before the step.
-        """
+        keras, accumulation, jit = compiled.keras, plan.accumulation, plan.jit
         self._keras = keras
         self._strategy = strategy
         self._optimizer = optimizer
         self._compiled = compiled
-        self._partial = partial
+        self._partial = plan.partial
         self._scaler = scaler
-        self._worker_sum = CrossReplicaSum(strategy, workers)
-        self._measures_waiting = measures_waiting
+        self._worker_sum = CrossReplicaSum(strategy, plan.workers)
+        self._measures_waiting = plan.measures_waiting
         self._align = align
         self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
@@ -152,7 +159,7 @@ class Loop:
             jit=jit and not self._whole,
             static=static,
         )
-        self._examples_per_step = examples_per_step
+        self._examples_per_step = plan.examples_per_step
         self._losses = local_sum("loss_sum", tf.float64)
         # The number of steps whose losses are summed, each weighted by its share of real rows.
         self._weights = local_sum("loss_weight_sum", tf.float64)
@@ -182,8 +189,13 @@ class Loop:
         # AutoGraph would convert each function that a step calls, which takes 2 s of processor time. Keras 3 does not
         # convert a program's functions either; tf_keras does, and so must its step.
         converts = keras.legacy or accumulation > 1
-        step = self._checked_step if scaler else self._step
-        self._run_step: Any = tf.function(step, autograph=converts, jit_compile=True) if jit and self._whole else step
+        self._step_as_written = functools.partial(self._checked_step, scaler) if scaler else self._step
+        compiles = jit and self._whole
+        self._run_step: Any = (
+            tf.function(self._step_as_written, autograph=converts, jit_compile=True)
+            if compiles
+            else self._step_as_written
+        )
         self._execute = tf.function(self._execute_graph, autograph=converts, reduce_retracing=True)
         self._reset = tf.function(self._reset_graph, autograph=False)
 
@@ -295,7 +307,7 @@ class Loop:
 
     def disable_xla(self) -> None:
         """Turn XLA off; call it before the first step."""
-        self._run_step = self._checked_step if self._scaler else self._step
+        self._run_step = self._step_as_written
         self._replica_step.disable_xla()
 
     def next_batch(self, iterator: Any) -> Any:
@@ -332,7 +344,7 @@ class Loop:
 
     def _execute_graph(self, iterator: Any, steps: Any, reports: Any) -> Any:
         if self._own is not None:
-            return self._execute_own(iterator, steps, reports)
+            return self._execute_own(self._own, iterator, steps, reports)
         zero = tf.constant(0.0)
         skipped = self._scaler.readings()[1] if self._scaler else zero
         # A variable of the loop costs four operations a step, so it has those alone that this loop needs.
@@ -379,18 +391,17 @@ class Loop:
             *tf.unstack(self._worker_sum.reduce(tf.concat([reports, [state.get("waited", zero)]], axis=0))),
         ).stacked(results.values())
 
-    def _execute_own(self, iterator: Any, steps: Any, reports: Any) -> Any:
+    def _execute_own(self, own: OwnStep, iterator: Any, steps: Any, reports: Any) -> Any:
         """Run `_execute_graph` with the model's own `train_step`; its logs are those of the last step."""
-        assert self._own is not None
         waited, fine, finite = tf.constant(0.0), tf.constant(True), tf.constant(0.0)
-        logs = dict.fromkeys(self._own.names, tf.constant(0.0))
+        logs = dict.fromkeys(own.names, tf.constant(0.0))
         for _ in tf.range(steps):
             batch, seconds = self._timed_next(iterator)
             waited += seconds
-            of_replicas = self._strategy.run(self._own.train, args=(batch,))
+            of_replicas = self._strategy.run(own.train, args=(batch,))
             self._overwrite_by_average()
             mean = tf.distribute.ReduceOp.MEAN
-            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in self._own.names}
+            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in own.names}
             for value in logs.values():
                 fine &= tf.math.is_finite(value)
             finite += tf.cast(fine, tf.float32)
@@ -417,15 +428,14 @@ class Loop:
         self._overwrite_by_average()
         return self._first_replica(half_squares)
 
-    def _checked_step(self, batch: Batch) -> tuple[Any, tuple[Any, Any]]:
+    def _checked_step(self, scaler: LossScaler, batch: Batch) -> tuple[Any, tuple[Any, Any]]:
         """Train one step, or skip it.
 
         Returns half of the square of the gradients' norm, NaN for a skipped step, and the replica that failed with
         what: _FORWARD, _GRADIENTS or 0 for nothing.
         """
-        assert self._scaler is not None
         # The scale is passed as a value, because a mirrored variable read inside is another tensor on each replica.
-        scale = self._scaler.scale.read_value()
+        scale = scaler.scale.read_value()
         before, loss, gradients, half_squares, failures = self._strategy.run(self._compute_update, args=(batch, scale))
         # From sums over all replicas, so that every replica of every worker decides the same.
         of_sum, failed = self._first_replica(half_squares), self._first_replica(failures)
@@ -442,7 +452,7 @@ class Loop:
             return finite
 
         tf.cond(finite, apply, undo)
-        self._scaler.update(finite, worst < _FORWARD)
+        scaler.update(finite, worst < _FORWARD)
         return tf.where(finite, of_sum, math.nan), (tf.cast(tf.argmax(failed), tf.float32), worst)
 
     def _compute_update(self, batch: Batch, scale: Any) -> tuple[Any, ...]:

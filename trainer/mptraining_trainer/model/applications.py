@@ -88,14 +88,19 @@ def pretrained(
     return keras.Model(base.input, logits, name=name)
 
 
-def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> BuiltApplication:
+def build(
+    application: Application,
+    job: ResolvedJob,
+    keras: Keras,
+    example: ExampleSpec,
+    notice: Callable[[str, str], None],
+) -> BuiltApplication:
     """Return the application that the job names, under the current policy.
 
     Raises InvalidSpec for an unknown name, weights that do not fit, inputs that the architecture cannot take, and an
     unknown number of classes; StorageUnavailable if pretrained weights cannot be downloaded.
     """
-    wanted = job.program.application
-    assert wanted is not None
+    wanted = application
     rescale = job.data is None or job.data.preprocess == "auto"
     inputs = [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in example.inputs]
     arguments: dict[str, Any] = {"inputs": inputs, "classes": _classes(wanted, example)}

@@ -29,13 +29,11 @@ class OutputLoss(NamedTuple):
         return "softmax" if self.loss in _CLASSES else "sigmoid" if self.loss in _BINARY else None
 
 
-def output_losses(compiled: CompiledModel | None) -> dict[str, OutputLoss]:
+def output_losses(compiled: CompiledModel) -> dict[str, OutputLoss]:
     """Return the losses of Keras' own functions by output; the name of an only output is empty.
 
     A loss of the user's own is not in it.
     """
-    if compiled is None:
-        return {}
     named = keras_internals.losses_of_outputs(compiled.model, legacy=compiled.keras.legacy)
     # One of several outputs may be the only one with a loss.
     several = max(len(named), len(getattr(compiled.model, "output_names", None) or ())) > 1

@@ -18,6 +18,7 @@ from mptraining_trainer.model import applications
 from mptraining_trainer.model.compile import compile_model
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.hyperparameters import takes_hyperparameters, with_hyperparameters
+from mptraining_trainer.model.output_losses import OutputLoss, output_losses
 from mptraining_trainer.model.supported_callbacks import check_callbacks
 from mptraining_trainer.reporting.error_text import describe_error
 from mptraining_trainer.source.user_code import import_entry_point
@@ -26,22 +27,36 @@ _ENTRY_POINT = "spec.program.function.entryPoint"
 _ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted_metrics", "callbacks", "preprocess"),)
 
 
-@dataclass(frozen=True)
-class Program:
-    """A model and everything that training and export need of it.
-
-    `compiled` is the model with its loss and metrics, None for a script; `optimizer` is without a LossScaleOptimizer.
-    `preprocess` is an application's own, over a batch of inputs, or a function program's, over (inputs, labels) of one
-    example; see `data.preprocess.Preprocess`. `rebuild` holds JSON values (builder, arguments, inputs and preprocess),
-    from which `export` documents how to build the model.
-    """
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """A model with JSON values (builder, arguments, inputs, preprocess) that document how to build it."""
 
     model: Any
-    compiled: CompiledModel | None = None
+    rebuild: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> dict[str, OutputLoss]:
+        """The losses by output, as far as they are known."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program(ExportedModel):
+    """A model and everything that training and export need of it.
+
+    `compiled` is the model with its loss and metrics; `optimizer` is without a LossScaleOptimizer. `preprocess` is an
+    application's own, over a batch of inputs, or a function program's, over (inputs, labels) of one example; see
+    `data.preprocess.Preprocess`.
+    """
+
+    compiled: CompiledModel
     optimizer: Any = None
     preprocess: Callable[..., Any] | None = None
     callbacks: tuple[Any, ...] = ()
-    rebuild: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> dict[str, OutputLoss]:
+        return output_losses(self.compiled)
 
 
 def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable[[str, str], None]) -> Program:
@@ -54,18 +69,19 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
     named = job.data.preprocess if job.data else "auto"
     preprocess: Callable[..., Any] | None
     if job.program.application:
-        built = applications.build(job, keras, example, notice)
+        built = applications.build(job.program.application, job, keras, example, notice)
         parts: dict[str, Any] = {"model": built.model}
         preprocess = built.preprocess
         rebuild = {**built.rebuild, "preprocess": built.preprocess_name}
-    else:
-        assert job.program.function is not None, "a script has no Program before it ran"
+    elif job.program.function:
         parts = call_function(job.program.function, keras)
         preprocess = _per_example(parts, named)
         example = Preprocess(preprocess).example_after(example)
         _build_variables(keras, parts["model"], example)
         rebuild = {"builder": "function", "arguments": job.program.function.to_document()}
         rebuild["preprocess"] = "the program's own" if preprocess else None
+    else:
+        raise ValueError("a script has no Program")
     if named not in ("auto", "none"):
         rebuild["preprocess"] = named
     compiled, optimizer = compile_model(job, keras, parts, example, notice)
@@ -79,8 +95,14 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
         for one in example.inputs
     }
     rebuild["inputs"] = [fed[name] for name in compiled.inputs or fed]
-    callbacks = parts.get("callbacks", ())
-    return Program(parts["model"], compiled, optimizer, preprocess, callbacks, rebuild)
+    return Program(
+        model=parts["model"],
+        rebuild=rebuild,
+        compiled=compiled,
+        optimizer=optimizer,
+        preprocess=preprocess,
+        callbacks=parts.get("callbacks", ()),
+    )
 
 
 def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:

@@ -28,6 +28,7 @@ from mptraining_trainer.model.program import Program, example_of
 from mptraining_trainer.prediction import evaluator, trained_model
 from mptraining_trainer.prediction.evaluator import Evaluator
 from mptraining_trainer.prediction.location import locate
+from mptraining_trainer.source.kinds import EnsembleJob
 from mptraining_trainer.source.user_code import import_entry_point
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
@@ -45,12 +46,10 @@ class Member(NamedTuple):
     model: Any
 
 
-def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
+def average(worker: Worker, kind: EnsembleJob, environment: MutableMapping[str, str]) -> TrainingResult:
     """Average the members, evaluate and export. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
-    wanted, data = job.program.ensemble, job.data
-    assert wanted is not None
-    assert data is not None
+    wanted, data = kind.ensemble, kind.data
     # Devices must be set before any other use of TensorFlow.
     strategy = make_strategy(job, worker.identity, environment)
     keras = load(job.keras)
@@ -76,7 +75,6 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
 
     # Two programs of the best member: metrics are objects with a state, which ensemble and member do not share.
     program, another = (evaluator.build_program(best.job, best.path, keras, example) for _ in range(2))
-    assert program.compiled is not None
     seen = example_of(program, example)
     weights = wanted.weights or [1.0] * len(members)
     model, rebuild = _build(members, [weight / sum(weights) for weight in weights], keras)
@@ -107,7 +105,7 @@ def average(worker: Worker, environment: MutableMapping[str, str]) -> TrainingRe
         for prefix, judge in judges.items()
         for name, value in judge.metrics([judge.sums]).items()
     }
-    built = Program(model, compiled, rebuild=rebuild)
+    built = Program(model=model, compiled=compiled, rebuild=rebuild)
     snapshot = export.take_snapshot(model, keras, scratch, policy="float32")
     return TrainingResult(
         step=None,
@@ -168,7 +166,6 @@ def _build(members: list[Member], weights: list[float], keras: Keras) -> tuple[A
 def _compile(model: Any, best: Program, keras: Keras, example: ExampleSpec) -> CompiledModel:
     """Compile the ensemble with the loss and the metrics of its best member."""
     compiled = best.compiled
-    assert compiled is not None
     if compiled.own_loss or compiled.own_metrics or compiled.own_steps:
         own = f"{type(best.model).__name__} computes its own loss, metrics or steps, which an average has not"
         raise InvalidProgram(_FIELD, own, expected="members with loss and metrics of compile")

@@ -120,7 +120,6 @@ def of_run(job: ResolvedJob, path: Path, keras: Keras, example: ExampleSpec) -> 
             next_step="Compute the metrics from the predictions.",
         )
     built = build_program(job, path, keras, example)
-    assert built.compiled is not None
     return Evaluator(built.compiled, program.example_of(built, example))
 
 

@@ -36,6 +36,7 @@ from mptraining_trainer.prediction.evaluator import Evaluator, Sums
 from mptraining_trainer.prediction.location import Location, locate
 from mptraining_trainer.prediction.parts import Part, PartFiles, identity_of, plan, share
 from mptraining_trainer.prediction.trained_model import TrainedModel
+from mptraining_trainer.source.kinds import PredictionJob
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
@@ -46,14 +47,10 @@ _RECORDS = "spec.data.predict"
 FILE, RECORD, PROBLEM = "file", "record", "problem"
 
 
-def predict(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResult:
+def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str, str]) -> TrainingResult:
     """Predict this worker's share of the records. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
-    wanted, data = job.program.prediction, job.data
-    assert wanted is not None
-    assert data is not None
-    assert wanted.batch_size is not None
-    batch = wanted.batch_size
+    wanted, data, batch = kind.prediction, kind.data, kind.batch_size
     _require_output(job, wanted)
 
     # Devices must be set before any other use of TensorFlow.

@@ -221,6 +221,7 @@ _PEEK_SECONDS = 60.0
 
 def run_script(
     job: ResolvedJob,
+    script: Script,
     keras: Keras,
     strategy: Any,
     context: Context,
@@ -236,8 +237,6 @@ def run_script(
     Preempted if `context` requested a stop, and Problem (reason ProgramFailed) for the script's own error, whose
     traceback is written to stderr.
     """
-    script = job.program.script
-    assert script is not None
     folder = (folder or Path.cwd()).resolve()
     path = folder / script.path
     if not path.is_file():

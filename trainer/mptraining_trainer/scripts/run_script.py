@@ -15,6 +15,7 @@ import tensorflow as tf
 from mptraining_api import events, run_folder
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import Preempted, Problem, ResumeRefused, StorageUnavailable, Superseded
+from mptraining_api.programs.fields import Script
 from mptraining_storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState, checkpoints, step_of
@@ -23,7 +24,7 @@ from mptraining_trainer.distribution.strategy import started_fields
 from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.model.program import Program
+from mptraining_trainer.model.program import ExportedModel
 from mptraining_trainer.reporting.errors import is_peer_error
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
@@ -40,7 +41,9 @@ _LONGEST_ERROR = 500
 _NO_FIT = "the script never called model.fit in its own process: no model is exported and no checkpoint was written"
 
 
-def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mapping[str, str]) -> TrainingResult:
+def train_script(
+    worker: Worker, script: Script, strategy: Any, keras: Keras, environment: Mapping[str, str]
+) -> TrainingResult:
     """Run the script to its end and export the model that its last `fit` trained. Raise Problem."""
     job, telemetry = worker.job, worker.telemetry
     tuner_folder = TunerFolder(worker.folder, worker.exit_stack)
@@ -56,6 +59,7 @@ def train_script(worker: Worker, strategy: Any, keras: Keras, environment: Mappi
     try:
         model = run_script(
             job,
+            script,
             keras,
             None if job.strategy == "None" else strategy,
             context,
@@ -121,7 +125,7 @@ def _export(worker: Worker, context: _Script, model: Any, policy: str) -> str | 
             return None
         precision = job.precision.model_copy(update={"policy": policy})
         trained = replace(worker, job=job.model_copy(update={"precision": precision}))
-        program = Program(model, rebuild={"builder": "script", "arguments": {}})
+        program = ExportedModel(model=model, rebuild={"builder": "script", "arguments": {}})
         try:
             return publish(trained, program, keras, None, context.step, context.metrics, snapshot)
         except StorageUnavailable:
@@ -346,18 +350,15 @@ class _Script:
             if self._checkpointer is not None:
                 self._checkpointer.wait()
             self._checkpointer_of = model, model.optimizer
-            worker, telemetry = self._worker, self._worker.telemetry
+            worker = self._worker
             self._checkpointer = Checkpointer(
                 storage.join(worker.folder, run_folder.CHECKPOINTS),
                 # Callbacks such as ReduceLROnPlateau change a script's learning rate during training.
                 Contents(self.keras_of(model), model, model.optimizer, [], rate_from_job=False),
+                worker,
                 max_to_keep=worker.job.checkpoint.max_to_keep,
-                chief=worker.identity.is_chief,
-                telemetry=telemetry,
-                fence=worker.fence,
                 # The strategy is the job's, or one that the script created.
                 strategy=getattr(model, "distribute_strategy", None) or self._strategy,
-                outbox=worker.outbox,
             )
         assert self._checkpointer is not None
         return self._checkpointer

@@ -33,7 +33,7 @@ from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.loop.separable_loss import needs_sums
-from mptraining_trainer.loop.train_loop import Loop, make_iterator
+from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model import preflight, program
 from mptraining_trainer.model.compile import scale_learning_rate
 from mptraining_trainer.model.compiled import shape_mismatch
@@ -44,6 +44,7 @@ from mptraining_trainer.model.rounded_ids import rounded_ids
 from mptraining_trainer.numerics.loss_scaling import LossScaler, make_scaler
 from mptraining_trainer.numerics.recovery import job_with_policy, policy_without_scaling
 from mptraining_trainer.reporting.error_text import describe_error, next_step_of, problem_in
+from mptraining_trainer.source.kinds import TrainingJob
 from mptraining_trainer.training.variable_sizes import allow_xla
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '\w+' OpKernel|\b(\w+) \([^()]*is not compilable")
@@ -106,7 +107,7 @@ def _refuse_always(job: ResolvedJob, what: str, next_step: str) -> None:
 class RunContext:
     """Context of the whole run under any policy: devices, data, and its division into steps."""
 
-    job: ResolvedJob
+    kind: TrainingJob
     strategy: Any
     keras: Keras
     datasets: Datasets
@@ -116,14 +117,16 @@ class RunContext:
     notice: Callable[..., None]
 
     @property
+    def job(self) -> ResolvedJob:
+        return self.kind.job
+
+    @property
     def data(self) -> ResolvedData:
-        assert self.job.data is not None
-        return self.job.data
+        return self.kind.data
 
     @property
     def training(self) -> ResolvedTraining:
-        assert self.job.training is not None
-        return self.job.training
+        return self.kind.training
 
     @property
     def partial(self) -> bool:
@@ -197,14 +200,13 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
     keras.set_policy(policy)
     keras.set_seed(context.training.seed)
     data = context.datasets.training
-    compilable = allow_xla(data.columns.columns, job, context.notice)
+    compilable = allow_xla(data.columns.columns, job, context.training.gradient_accumulation_steps, context.notice)
     with context.strategy.scope():
         built = program.build(job, keras, context.example, context.notice)
         _check_batch_size(context, built.model)
         # This call creates Keras 3's global generator under the strategy if it does not exist, so every replica has it.
         keras.untracked_states(built.model)
         compiled = built.compiled
-        assert compiled is not None
         own = "train_step" in compiled.own_steps
     if own and policy == "mixed_float16":
         safer = _policy_without_scaling(context, type(compiled.model).__name__)
@@ -218,20 +220,15 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             seen = program.example_of(built, context.example)
             compiled.build(example_specs(seen, keras.fixed_batch_size(built.model) or 2))
         jit = not own and compilable and can_compile(job, keras, built.model, context.notice)
-        loop = Loop(
-            keras=keras,
-            strategy=context.strategy,
-            compiled=compiled,
-            optimizer=built.optimizer,
-            examples_per_step=context.batching.examples_per_step,
+        plan = StepPlan(
+            context.batching.examples_per_step,
             partial=context.partial,
             accumulation=context.training.gradient_accumulation_steps,
-            scaler=scaler,
             jit=jit,
             workers=job.processes,
             measures_waiting=data.cached is None,
-            align=_align(context),
         )
+        loop = Loop(context.strategy, compiled, built.optimizer, plan, scaler=scaler, align=_align(context))
         scale_learning_rate(keras, built.optimizer, job.learning_rate)
         if job.replicas > 1:
             keras.fold_replica_into_seeds()
@@ -272,7 +269,6 @@ def _trace(
     cannot train.
     """
     keras, compiled = context.keras, built.compiled
-    assert compiled is not None
     own = "train_step" in compiled.own_steps
     if own and context.partial and job.replicas > 1:
         raise InvalidProgram(
@@ -386,7 +382,6 @@ def _program_errors(job: ResolvedJob, built: Program, example: ExampleSpec) -> I
         function = job.program.function
         text = describe_error(f"a training step of {function.entry_point}" if function else "", error)
         inputs = program.example_of(built, example).inputs
-        assert built.compiled is not None
         raise (
             shape_mismatch(built.compiled, inputs, text)
             or InvalidProgram("spec.program", text, next_step=next_step_of(error))

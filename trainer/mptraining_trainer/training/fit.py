@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,16 +16,14 @@ from mptraining_records.reading import order
 from mptraining_records.reading.order import Position
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer
 from mptraining_trainer.checkpoints.state import CheckpointState
-from mptraining_trainer.data.batching import Batching
 from mptraining_trainer.data.dataset import SkippedRecords
 from mptraining_trainer.data.input_stats import REPORTED_PERCENT, WARM_UP_SECONDS, InputInterval, InputMeter, advice
 from mptraining_trainer.distribution.coordination import exit_barrier
 from mptraining_trainer.loop.steps_per_execution import Boundaries, Execution, StepsPerExecution
-from mptraining_trainer.loop.train_loop import Loop
-from mptraining_trainer.numerics.loss_scaling import LossScaler
-from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState
+from mptraining_trainer.numerics.recovery import NonFinite, PrecisionState, Rollback
 from mptraining_trainer.reporting.system_metrics import SystemMeter
 from mptraining_trainer.reporting.telemetry import peak_memory_bytes
+from mptraining_trainer.training.build import BuildResult
 from mptraining_trainer.training.hooks import Hooks
 from mptraining_trainer.training.non_finite import NonFiniteMonitor
 from mptraining_trainer.training.profiling import DeviceMeter, Profiling
@@ -94,40 +92,70 @@ class Speed:
         return round((self._now() - began) / (step - first) * (total_steps - step), 1)
 
 
-@dataclass(kw_only=True)
-class FitLoop:
-    """Runs the steps from a position to the end, and validation, checkpoints and hooks between two executions.
+@dataclass(frozen=True)
+class Session:
+    """A model under one policy, trained from a checkpoint to the last step, or until a value is infinite or NaN.
 
-    `learning_rate` returns the optimizer's current rate, None if it has none. `validation` is an endless iterator over
-    masked batches, with the number of steps that covers every example once.
+    `hooks` are those of the built model. `state` is the checkpoint's, None to begin at step 0. `rollback` is the one
+    that ended the previous session, `spent_seconds` is the time of training before this session.
     """
 
     worker: Worker
-    loop: Loop
-    scaler: LossScaler | None
-    checkpointer: Checkpointer
-    batching: Batching
-    # The steps at which training pauses, and the first number of steps per execution.
-    boundaries: Boundaries
-    steps_per_execution: StepsPerExecution
-    precision_state: PrecisionState
-    non_finite: NonFiniteMonitor
+    built: BuildResult
     hooks: Hooks
-    skipped_records: SkippedRecords
-    meter: InputMeter
-    learning_rate: Callable[[], float | None]
-    validation: tuple[Any, int] | None
-    training_seconds: float = 0.0
-    last_step: int = 0
-    skipped_steps: int = 0
-    loss_scale: float | None = None
-    gradient_norm: float | None = None
+    checkpointer: Checkpointer
+    state: CheckpointState | None
+    precision_state: PrecisionState
+    rollback: Rollback | None
+    spent_seconds: float
 
-    def __post_init__(self) -> None:
-        self.speed = Speed(self.meter, self.worker.telemetry.now)
-        self._profiling = Profiling(self.worker)
-        self._devices = DeviceMeter(self.worker.job)
-        self._system = SystemMeter(self.worker.telemetry.now)
+
+@dataclass(frozen=True)
+class Start:
+    """The step and the position in the data after which a session begins, and the steps at which it pauses."""
+
+    step: int
+    position: Position
+    boundaries: Boundaries
+
+
+class FitLoop:
+    """Runs the steps from a position to the end, and validation, checkpoints and hooks between two executions.
+
+    `validation` is an endless iterator, with the number of steps that covers every example once.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        boundaries: Boundaries,
+        non_finite: NonFiniteMonitor,
+        validation: tuple[Any, int] | None,
+    ) -> None:
+        built, datasets = session.built, session.built.context.datasets
+        self.worker = worker = replace(session.worker, job=built.job)
+        self.loop = built.loop
+        self.batching = built.context.batching
+        self.boundaries = boundaries
+        self.hooks = session.hooks
+        self.checkpointer = session.checkpointer
+        self.precision_state = session.precision_state
+        self.non_finite = non_finite
+        self.validation = validation
+        self.steps_per_execution = StepsPerExecution.begin(session.hooks.callbacks.steps_per_execution)
+        splits = [split for split in (datasets.training, datasets.validation) if split is not None]
+        self.skipped_records = SkippedRecords(worker, [split.reader for split in splits])
+        self.training_seconds = 0.0
+        self.last_step = self.skipped_steps = 0
+        self.loss_scale: float | None = None
+        self.gradient_norm: float | None = None
+        self.speed = Speed(datasets.meter, worker.telemetry.now)
+        self._meter = datasets.meter
+        self._scaler = built.scaler
+        self._learning_rate = partial(built.context.keras.learning_rate, built.optimizer)
+        self._profiling = Profiling(worker)
+        self._devices = DeviceMeter(worker.job)
+        self._system = SystemMeter(worker.telemetry.now)
         self._reported_at = -math.inf
         self._loss_sum, self._loss_steps = 0.0, 0.0
         self._weights_non_finite = False
@@ -301,7 +329,7 @@ class FitLoop:
             if (memory := self._devices.memory_advice(rows, self.loop.gradient_bytes)) is not None:
                 self.worker.telemetry.notice("DeviceMemory", memory)
         self._reported_at = now()
-        figures = self.meter.figures
+        figures = self._meter.figures
         speed = self.speed.step_seconds
         examples = None if speed is None else self.batching.examples_per_step / speed
         self.worker.telemetry.emit(
@@ -314,10 +342,10 @@ class FitLoop:
             step_seconds=speed,
             input_bound_percent=self.speed.recent.bound_percent,
             input_bytes_per_second=self.speed.recent.bytes_per_second(figures.bytes),
-            input_requests=figures.requests if self.meter.remote else None,
-            input_retries=figures.retries if self.meter.remote else None,
+            input_requests=figures.requests if self._meter.remote else None,
+            input_retries=figures.retries if self._meter.remote else None,
             estimated_remaining_seconds=self.speed.remaining_seconds(step, self.boundaries.total_steps),
-            learning_rate=self.learning_rate(),
+            learning_rate=self._learning_rate(),
             loss_scale=execution.loss_scale,
             skipped_steps=execution.skipped_steps,
             gradient_norm=self.gradient_norm,
@@ -334,7 +362,7 @@ class FitLoop:
             self.worker.telemetry.notice("StepsPerExecution", text)
 
     def _state(self, step: int, position: Position) -> CheckpointState:
-        scaling = self.scaler.state() if self.scaler else None
+        scaling = self._scaler.state() if self._scaler else None
         precision_state = self.precision_state
         identity, job = self.worker.identity, self.worker.job
         return CheckpointState(

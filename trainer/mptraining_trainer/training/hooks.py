@@ -19,7 +19,6 @@ from pydantic import JsonValue
 
 from mptraining_api.run_folder import Best
 from mptraining_trainer.checkpoints.state import CheckpointState
-from mptraining_trainer.distribution.coordination import sum_over_workers
 from mptraining_trainer.distribution.replica_variables import ReplicaValues
 from mptraining_trainer.export.export import take_snapshot, write_keras_file
 from mptraining_trainer.export.float32_model import load_archive, own_objects, write_float32_archive
@@ -184,10 +183,10 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
 
     Call it before any write to the run folder. Raise InvalidProgram and InvalidSpec for invalid callbacks or monitors.
     """
-    notice, job, program, keras = worker.telemetry.notice, built.job, built.program, built.context.keras
+    notice, program = worker.telemetry.notice, built.program
     validated = built.context.datasets.validation is not None
     metrics = built.loop.logged_metrics
-    best = best_weights(job.export, program.model, metrics, validated=validated, notice=notice)
+    best = best_weights(built.job.export, program.model, metrics, validated=validated, notice=notice)
     if worker.scalars is not None and any(
         supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
     ):
@@ -195,22 +194,7 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice, outbox=worker.outbox)
-    callbacks = Callbacks(
-        program.callbacks,
-        keras=keras,
-        model=program.model,
-        optimizer=built.optimizer,
-        metrics=metrics,
-        files=files,
-        save=_keras_files(worker, built),
-        validated=validated,
-        notice=notice,
-        now=worker.telemetry.now,
-        sum_over_workers=sum_over_workers(built.context.strategy, job.processes),
-        steps_per_execution=built.context.training.steps_per_execution,
-        chief=worker.identity.is_chief,
-    )
-    return Hooks(callbacks, best)
+    return Hooks(Callbacks(worker, built, files, _keras_files(worker, built)), best)
 
 
 def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:

@@ -26,12 +26,14 @@ from pydantic import JsonValue
 
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_trainer import keras_internals
+from mptraining_trainer.distribution.coordination import sum_over_workers
 from mptraining_trainer.fence import Fence
-from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import supported_callbacks
 from mptraining_trainer.reporting.error_text import describe_error
 from mptraining_trainer.training.best_weights import log_names, mode_of
+from mptraining_trainer.training.build import BuildResult
 from mptraining_trainer.training.callback_files import CallbackFiles
+from mptraining_trainer.worker import Worker
 
 _PAIRS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 # Objects with one of these keys encode values that JSON does not have.
@@ -96,27 +98,19 @@ _PUBLISH_EVERY = 30.0
 class Callbacks:
     """The callbacks of one training, if they `exist`; without any, all methods do nothing.
 
-    `save` writes the model to a .keras file, `sum_over_workers` adds a number.
+    `save` writes the model to a .keras file.
     """
 
     def __init__(
         self,
-        callbacks: Sequence[Any],
-        *,
-        keras: Keras,
-        model: Any,
-        optimizer: Any,
-        metrics: Sequence[Any],
+        worker: Worker,
+        built: BuildResult,
         files: CallbackFiles,
         save: Callable[..., None],
-        validated: bool,
-        notice: Callable[..., None],
-        now: Callable[[], float],
-        sum_over_workers: Callable[[float], float],
-        steps_per_execution: int | None = None,
-        chief: bool = True,
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
+        notice, callbacks = worker.telemetry.notice, built.program.callbacks
+        steps_per_execution = built.context.training.steps_per_execution
         for callback in callbacks:
             if (instead := supported_callbacks.superseded_reason(callback)) is not None:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
@@ -131,22 +125,22 @@ class Callbacks:
         if steps_per_execution is None and any(supported_callbacks.has_batch_hooks(one) for one in others):
             self.steps_per_execution = 1
         self.sees_test_batches = any(supported_callbacks.has_test_batch_hooks(one) for one in others)
-        self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=chief)
+        self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=worker.identity.is_chief)
         self._names = supported_callbacks.checkpoint_names(callbacks)
-        self._keras = keras
-        self._model = model
-        self._optimizer = optimizer
-        self._directions = {metric.name: keras_internals.better_direction(metric) for metric in metrics}
+        self._keras = built.context.keras
+        self._model = built.program.model
+        self._optimizer = built.optimizer
+        self._directions = {metric.name: metric.direction for metric in built.loop.logged_metrics}
         self._files = files
         self._save = save
         self._notice = notice
-        self._now = now
-        self._sum_over_workers = sum_over_workers
+        self._now = worker.telemetry.now
+        self._sum_over_workers = sum_over_workers(built.context.strategy, built.job.processes)
         self._batch_callbacks = [one for one in self._callbacks if supported_callbacks.has_batch_hooks(one)]
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
-        self._published_at = now()
-        self._check(validated)
+        self._published_at = self._now()
+        self._check(built.context.datasets.validation is not None)
         self._report_batch_hooks(steps_per_execution)
         files.redirect(callbacks)
 

@@ -9,14 +9,14 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.data.schema import Column
 
 
-def allow_xla(columns: Sequence[Column], job: ResolvedJob, notice: Callable[[str, str], None]) -> bool:
+def allow_xla(
+    columns: Sequence[Column], job: ResolvedJob, accumulation: int, notice: Callable[[str, str], None]
+) -> bool:
     """Return whether XLA can compile a step over these columns; `notice` gets what their sizes cost.
 
     Raises InvalidSpec, with the line to write, for a ragged feature where RaggedTensors cannot be used, and on a TPU
     for a size that is not fixed.
     """
-    assert job.training is not None
-    accumulation = job.training.gradient_accumulation_steps
     ragged = [column for column in columns if column.ragged]
     cause = (
         "on a TPU"
