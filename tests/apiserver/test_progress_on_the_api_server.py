@@ -19,7 +19,7 @@ from mptraining_operator.progress.certificate import Certificate, dns_names, ens
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.writer import ProgressWriter
 from mptraining_operator.resources import names
-from mptraining_trainer.reporting.progress_reporter import Reporter
+from mptraining_trainer.report.progress_reporter import Reporter
 from tests.testbed import ControlPlane, Refused
 from tests.testbed.kubernetes.access import wait_until
 

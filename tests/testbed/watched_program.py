@@ -10,7 +10,7 @@ from contextlib import contextmanager
 # The programs' work after the watch has begun; 75 is the watchdog's exit code.
 WATCH = """
 import os, sys, threading
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 preemption = Preemption(lambda: os._exit(75), grace=float(sys.argv[1]))
 preemption.watch()
 print("ready", flush=True)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_trainer import train
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.keras_backend import Keras, load
 from tests.training.runs import Run, start
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mptraining_trainer import keras_internals as internals
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.batch_reduction import Part, reduce_as_part, wrap_reductions
+from mptraining_trainer.step.batch_reduction import Part, reduce_as_part, wrap_reductions
 
 pytestmark = pytest.mark.parametrize("keras", ["Keras3", "Legacy"], indirect=True)
 ROWS = np.ones((4, 3), np.float32)

@@ -17,8 +17,8 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from mptraining_api import events, outcomes
 from mptraining_records.reading.order import VERSION
-from mptraining_trainer.distribution.preemption import Preemption
-from mptraining_trainer.loop.evaluation import Evaluation
+from mptraining_trainer.devices.preemption import Preemption
+from mptraining_trainer.step.evaluation import Evaluation
 from tests.training import runs
 from tests.training.runs import Run, same
 

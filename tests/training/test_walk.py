@@ -251,11 +251,11 @@ def test_one_attempt_from_start_to_export(data: Path, tmp_path: Path, monkeypatc
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
     from mptraining_trainer import run, train
     from mptraining_trainer.checkpoints.checkpoint import Checkpointer
-    from mptraining_trainer.distribution.preemption import Preemption
+    from mptraining_trainer.devices.preemption import Preemption
     from mptraining_trainer.export import export
-    from mptraining_trainer.loop.train_loop import Loop
     from mptraining_trainer.model import program
-    from mptraining_trainer.training.fit import FitLoop
+    from mptraining_trainer.session.fit import FitLoop
+    from mptraining_trainer.step.train_loop import Loop
 
     # The devices of this process are fixed already.
     two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

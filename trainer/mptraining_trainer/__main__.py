@@ -76,7 +76,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
         return _failed(environment, problem).exit_code
 
     # The signals are blocked before TensorFlow is imported, because its threads inherit the mask.
-    from mptraining_trainer.distribution.preemption import Preemption
+    from mptraining_trainer.devices.preemption import Preemption
 
     preemption = Preemption(lambda: os._exit(outcomes.PREEMPTED.exit_code))
     preemption.watch()
@@ -87,7 +87,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
     if job_of_script(job, environment, lambda *_, **__: None).keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
 
-    from mptraining_trainer.reporting.telemetry import as_whole_lines
+    from mptraining_trainer.report.telemetry import as_whole_lines
 
     # The streams are wrapped before TensorFlow's log takes stderr, and before a script can print.
     sys.stdout, sys.stderr = as_whole_lines(sys.stdout), as_whole_lines(sys.stderr)
@@ -105,7 +105,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
 
 
 def _source(environment: MutableMapping[str, str]) -> int:
-    from mptraining_trainer.source import prepare
+    from mptraining_trainer.job import prepare
 
     # PID 1 of a container has no default signal action: without a handler SIGTERM would be ignored.
     signal.signal(signal.SIGTERM, _raise_preempted)
@@ -126,8 +126,8 @@ def _hyperparameters(environment: MutableMapping[str, str]) -> int:
         from mptraining_trainer.forked_child import user_code
         from mptraining_trainer.keras_backend import load
         from mptraining_trainer.model.hyperparameters import search_space
-        from mptraining_trainer.reporting.errors import to_problem
-        from mptraining_trainer.reporting.telemetry import Telemetry
+        from mptraining_trainer.report.errors import to_problem
+        from mptraining_trainer.report.telemetry import Telemetry
 
     telemetry = Telemetry(launch.WorkerIdentity.from_environment({}), None)
     try:
@@ -150,7 +150,7 @@ def _hyperparameters(environment: MutableMapping[str, str]) -> int:
 
 def _keep(folder: str, seconds: float, environment: Mapping[str, str]) -> int:
     from mptraining_trainer.export import model_server
-    from mptraining_trainer.reporting.telemetry import add_hand_over
+    from mptraining_trainer.report.telemetry import add_hand_over
 
     fetched = model_server.wait_until_fetched(folder, seconds)
     if log := environment.get(launch.TERMINATION_LOG):
@@ -164,8 +164,8 @@ def _raise_preempted(*_: object) -> None:
 
 def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
     """Report as the last Event, and on stderr, the problem that stopped the job before training."""
-    from mptraining_trainer.reporting.secrets import SecretValues
-    from mptraining_trainer.reporting.telemetry import Telemetry
+    from mptraining_trainer.report.secrets import SecretValues
+    from mptraining_trainer.report.telemetry import Telemetry
 
     secrets = SecretValues.from_environment(environment)
     print(f"error: {secrets.redact(str(problem))}", file=sys.stderr)

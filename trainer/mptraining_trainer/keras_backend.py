@@ -192,7 +192,7 @@ class Keras:
             # Keras rounds labels to class numbers; `tf.round` does not take booleans.
             numbers = tf.cast(labels, tf.int32) if tf.is_tensor(labels) and labels.dtype == tf.bool else labels
             _check_labels(numbers, 1 + max(map(int, weights)))
-            # By the scope `reporting.errors` knows the errors of labels without a weight.
+            # By the scope `report.errors` knows the errors of labels without a weight.
             with tf.name_scope(CLASS_WEIGHT):
                 return mapped(inputs, numbers)
 

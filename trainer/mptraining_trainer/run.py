@@ -18,23 +18,23 @@ from mptraining_storage import gcs_clients, storage
 from mptraining_storage.outbox import Outbox
 from mptraining_storage.retry import without_retries
 from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
-from mptraining_trainer.reporting.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
-from mptraining_trainer.reporting.oom_watch import OomWatch
-from mptraining_trainer.reporting.program_output import ProgramOutput
-from mptraining_trainer.reporting.scalar_writer import ScalarWriter
-from mptraining_trainer.reporting.secrets import SecretValues
-from mptraining_trainer.reporting.telemetry import Telemetry, peak_memory_bytes
-from mptraining_trainer.reporting.tracking_processes import CLOSE_SECONDS, PREEMPTED_SECONDS, TrackingProcesses
+from mptraining_trainer.report.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
+from mptraining_trainer.report.oom_watch import OomWatch
+from mptraining_trainer.report.program_output import ProgramOutput
+from mptraining_trainer.report.scalar_writer import ScalarWriter
+from mptraining_trainer.report.secrets import SecretValues
+from mptraining_trainer.report.telemetry import Telemetry, peak_memory_bytes
+from mptraining_trainer.report.tracking_processes import CLOSE_SECONDS, PREEMPTED_SECONDS, TrackingProcesses
 from mptraining_trainer.scripts.job_of_script import job_of_script
 from mptraining_trainer.train import train
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 
 if TYPE_CHECKING:
-    from mptraining_trainer.reporting.progress_reporter import Reporter
+    from mptraining_trainer.report.progress_reporter import Reporter
 
 # How long a run that failed waits for its last files.
 _DRAIN_SECONDS = 30.0
@@ -152,7 +152,7 @@ def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mappi
     """Return the progress reporter of worker 0; None for other workers and where no operator has set a URL."""
     if not identity.is_chief or not environment.get(launch.PROGRESS_URL):
         return None
-    from mptraining_trainer.reporting.progress_reporter import Reporter
+    from mptraining_trainer.report.progress_reporter import Reporter
 
     reporter = Reporter.from_environment(environment, telemetry.notice)
     if reporter is not None:

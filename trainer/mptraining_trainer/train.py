@@ -1,9 +1,9 @@
 """One worker's run from job file to exported model, in labelled sections.
 
 `train` prepares devices, data and precision, and calls `run_session` until one session reaches the last step. The
-sections call `distribution.strategy` for devices, `data.batching` and `data.pipeline` for batches, `model.program` for
-the model, `training.policy_trials` and `numerics.recovery` for the precision policy, and `training.fit` for the fit
-loop, which calls `loop.train_loop`.
+sections call `devices.strategy` for devices, `data.batching` and `data.pipeline` for batches, `model.program` for
+the model, `session.policy_trials` and `numerics.recovery` for the precision policy, and `session.fit` for the fit
+loop, which calls `step.train_loop`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ from mptraining_trainer.data.batching import Batching, Share
 from mptraining_trainer.data.dataset import open_splits
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
-from mptraining_trainer.distribution.coordination import (
+from mptraining_trainer.devices.coordination import (
     barrier,
     exit_barrier,
     mean_over_workers,
     require_agreement,
     wait_for_peers,
 )
-from mptraining_trainer.distribution.replica_variables import ReplicaValues
-from mptraining_trainer.distribution.strategy import make_strategy, started_fields
+from mptraining_trainer.devices.replica_variables import ReplicaValues
+from mptraining_trainer.devices.strategy import make_strategy, started_fields
 from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.export.serving_forms import require_packages
 from mptraining_trainer.forked_child import user_code
 from mptraining_trainer.host import native_bfloat16
+from mptraining_trainer.job.kinds import EnsembleJob, PredictionJob, ScriptJob, TrainingJob, kind_of
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.loop.steps_per_execution import Boundaries
-from mptraining_trainer.loop.train_loop import make_iterator
 from mptraining_trainer.numerics.loss_scaling import LossScaler, ScalerState
 from mptraining_trainer.numerics.recovery import (
     WEIGHTS_NOT_FINITE,
@@ -65,18 +64,19 @@ from mptraining_trainer.numerics.recovery import (
 from mptraining_trainer.prediction.ensemble import average
 from mptraining_trainer.prediction.run_prediction import predict
 from mptraining_trainer.scripts.run_script import train_script
-from mptraining_trainer.source.kinds import EnsembleJob, PredictionJob, ScriptJob, TrainingJob, kind_of
-from mptraining_trainer.training.build import BuildResult, RunContext, assemble
-from mptraining_trainer.training.fit import FitLoop, Session, Start
-from mptraining_trainer.training.hooks import Hooks, make_hooks
-from mptraining_trainer.training.non_finite import (
+from mptraining_trainer.session.build import BuildResult, RunContext, assemble
+from mptraining_trainer.session.fit import FitLoop, Session, Start
+from mptraining_trainer.session.hooks import Hooks, make_hooks
+from mptraining_trainer.session.non_finite import (
     NonFiniteMonitor,
     describe_records,
     is_mostly_skipped,
     warnings_of_success,
 )
-from mptraining_trainer.training.policy_trials import measure_policies
-from mptraining_trainer.training.profiling import profile_pauses
+from mptraining_trainer.session.policy_trials import measure_policies
+from mptraining_trainer.session.profiling import profile_pauses
+from mptraining_trainer.step.steps_per_execution import Boundaries
+from mptraining_trainer.step.train_loop import make_iterator
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 

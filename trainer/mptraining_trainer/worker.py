@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_storage.outbox import Outbox
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.fence import Fence
-from mptraining_trainer.reporting.scalar_writer import ScalarWriter
-from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.report.scalar_writer import ScalarWriter
+from mptraining_trainer.report.telemetry import Telemetry
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
                                     more                       in a bucket, as <sha256>.tgz
 
 Nothing is pickled, because the notebook's Python version may differ from the trainer's. In the pod
-`mptraining_trainer.source` verifies the digest before it unpacks anything. A folder is read without the files that
+`mptraining_trainer.job` verifies the digest before it unpacks anything. A folder is read without the files that
 `.mptrainingignore` and ALWAYS_IGNORED name.
 """
 

@@ -16,9 +16,9 @@ from hack.bench.trainer.jobs import trainers_strategy
 from hack.bench.trainer.rounds import Measured
 from hack.bench.trainer.tasks import Task
 from mptraining_trainer.keras_backend import Keras, load
-from mptraining_trainer.loop.steps_per_execution import StepsPerExecution
-from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel
+from mptraining_trainer.step.steps_per_execution import StepsPerExecution
+from mptraining_trainer.step.train_loop import Loop, StepPlan, make_iterator
 
 Kind = Literal["loop", "fit", "bare"]
 # trainer: the strategy that the trainer creates for a job of so many devices.

@@ -8,7 +8,7 @@ from typing import Any
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.distribution.strategy import make_strategy
+from mptraining_trainer.devices.strategy import make_strategy
 
 _IDENTITY = WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="bench")
 

@@ -29,9 +29,9 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.export.export import Snapshot
-from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.report.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 
 DEVICES = 4

@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 from mptraining_api.launch import WorkerIdentity
-from mptraining_trainer.distribution.coordination import exit_barrier
+from mptraining_trainer.devices.coordination import exit_barrier
 from tests.testbed.processes import free_ports
 
 WORKER = """
 import sys, time
 import tensorflow as tf
 from mptraining_api.launch import WorkerIdentity
-from mptraining_trainer.distribution import coordination
-from mptraining_trainer.distribution.coordination import exit_barrier
+from mptraining_trainer.devices import coordination
+from mptraining_trainer.devices.coordination import exit_barrier
 
 coordination._EXIT_TIMEOUT = 100.0
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec
-from mptraining_trainer.source import requirements
-from mptraining_trainer.source.requirements import install
+from mptraining_trainer.job import requirements
+from mptraining_trainer.job.requirements import install
 
 
 @pytest.fixture(autouse=True)

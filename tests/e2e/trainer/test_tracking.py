@@ -21,7 +21,7 @@ import pytest
 from mptraining_api import events, outcomes
 from mptraining_api.launch import PROGRESS_SECONDS, TRACKING_PYTHON, WorkerIdentity
 from mptraining_records.convert.convert import convert
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.run import run
 from tests.jobs import resolved_job
 from tests.testbed.processes import Server, free_ports

@@ -43,7 +43,7 @@ NO_FAULT = Fault()
 
 def _signal_at(fault: Fault) -> None:
     from mptraining_api import events
-    from mptraining_trainer.reporting.telemetry import Telemetry
+    from mptraining_trainer.report.telemetry import Telemetry
 
     emit = Telemetry.emit
     sent = threading.Event()
@@ -62,7 +62,7 @@ def _signal_at(fault: Fault) -> None:
 
 def _leave_out(what: Mutation) -> None:
     from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
-    from mptraining_trainer.distribution.replica_variables import ReplicaValues, is_per_replica
+    from mptraining_trainer.devices.replica_variables import ReplicaValues, is_per_replica
 
     if what == "position":
         save = Checkpointer.save

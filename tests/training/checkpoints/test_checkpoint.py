@@ -28,7 +28,7 @@ from mptraining_trainer.checkpoints import files
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, load_newest
 from mptraining_trainer.checkpoints.state import CheckpointState, checkpoints
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.report.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 from tests.fakes import Notices
 from tests.left_out import first_of
@@ -438,7 +438,7 @@ from mptraining_api.launch import WorkerIdentity
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents
 from mptraining_trainer.checkpoints.state import CheckpointState
 from mptraining_trainer.keras_backend import load
-from mptraining_trainer.reporting.telemetry import Telemetry
+from mptraining_trainer.report.telemetry import Telemetry
 from mptraining_trainer.worker import Worker
 keras = load("Keras3")
 model = keras.module.Sequential([keras.module.layers.Input((1000,)), keras.module.layers.Dense(1000)])

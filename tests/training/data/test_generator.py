@@ -17,7 +17,7 @@ from mptraining_trainer.data.decode import decode_elements
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.pipeline import options
 from mptraining_trainer.data.schema import Column, Columns
-from mptraining_trainer.loop.train_loop import graph_clock
+from mptraining_trainer.step.train_loop import graph_clock
 
 COUNT = 20
 SIGNATURE = (tf.TensorSpec([2], tf.int64), tf.TensorSpec([None], tf.string))

@@ -21,7 +21,7 @@ from mptraining_trainer.data.decode import bytes_per_example
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Column, Columns
-from mptraining_trainer.training.variable_sizes import allow_xla
+from mptraining_trainer.session.variable_sizes import allow_xla
 from tests.training.data.splits import dataset, open_split, order
 
 COUNT, BATCH = 30, 6

@@ -13,8 +13,8 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.schema import TensorSpec
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.loop.train_loop import Loop, StepPlan, make_iterator
 from mptraining_trainer.model.compiled import CompiledModel, input_order, shape_mismatch
+from mptraining_trainer.step.train_loop import Loop, StepPlan, make_iterator
 from tests.left_out import first_of
 
 ROWS = {"left": np.arange(32.0).reshape(8, 4) / 32, "right": np.arange(24.0).reshape(8, 3) / 24}

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mptraining_api import events, outcomes
 from mptraining_records.tfrecord import example
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.prediction import run_prediction
 from tests.testbed.keras_generations import GENERATIONS

@@ -16,9 +16,9 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram, Preempted, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.checkpoints.state import FitState
+from mptraining_trainer.job.kinds import ScriptJob, kind_of
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.scripts.fit_wrapper import Addition, run_script
-from mptraining_trainer.source.kinds import ScriptJob, kind_of
 from tests.jobs import resolved_job
 from tests.testbed.keras_generations import BOTH_GENERATIONS
 

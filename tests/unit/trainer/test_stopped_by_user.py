@@ -11,7 +11,7 @@ from mptraining_api import events, launch, outcomes
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.problems import Preempted
 from mptraining_trainer import run as running
-from mptraining_trainer.distribution.preemption import Preemption
+from mptraining_trainer.devices.preemption import Preemption
 from tests.jobs import resolved_job
 
 SAVED = Preempted("step 40", "this machine is being preempted; saved")

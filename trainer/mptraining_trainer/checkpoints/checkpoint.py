@@ -31,10 +31,10 @@ from mptraining_trainer import keras_internals
 from mptraining_trainer.checkpoints.files import delete_unfinished, read, scratch_folder, write
 from mptraining_trainer.checkpoints.provenance import Origin, changes
 from mptraining_trainer.checkpoints.state import STATE, CheckpointState, checkpoints, step_of
-from mptraining_trainer.distribution.replica_variables import ReplicaValues, shape_matches
+from mptraining_trainer.devices.replica_variables import ReplicaValues, shape_matches
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
-from mptraining_trainer.reporting.telemetry import Notify
+from mptraining_trainer.report.telemetry import Notify
 from mptraining_trainer.worker import Worker
 
 _NAME = "checkpoint"

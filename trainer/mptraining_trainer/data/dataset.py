@@ -29,7 +29,7 @@ from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Columns
-from mptraining_trainer.source.user_code import import_entry_point
+from mptraining_trainer.job.user_code import import_entry_point
 from mptraining_trainer.worker import Worker
 
 # Records that are read before training: enough to infer features and to detect a missing feature.

@@ -17,7 +17,7 @@ import tensorflow as tf
 from mptraining_api.problems import InvalidProgram
 from mptraining_trainer.data.batch_spec import one_or_dict
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
-from mptraining_trainer.reporting.error_text import describe_error, problem_in
+from mptraining_trainer.report.error_text import describe_error, problem_in
 
 FIELD = "spec.data.preprocess"
 
@@ -109,7 +109,7 @@ def _caller(function: Callable[..., Any], training: bool) -> Callable[..., Any]:
 
 
 def scoped(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call the function in a name scope of the field, by which `reporting.errors` knows its errors in a graph."""
+    """Call the function in a name scope of the field, by which `report.errors` knows its errors in a graph."""
     with tf.name_scope(FIELD):
         return function(*arguments, **named)
 

@@ -24,7 +24,7 @@ from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
 
 if TYPE_CHECKING:
-    from mptraining_trainer.reporting.telemetry import Telemetry
+    from mptraining_trainer.report.telemetry import Telemetry
 
 # Default of MODEL_WAIT_SECONDS: enough for a user at the terminal, short for a machine that costs money.
 DEFAULT_SECONDS = 600.0

@@ -14,7 +14,7 @@ from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.preflight import ELEMENTWISE, SPARSE, Facts, InputFacts, LabelFacts, OutputFacts
-from mptraining_trainer.reporting.error_text import describe_error, next_step_of
+from mptraining_trainer.report.error_text import describe_error, next_step_of
 
 # The number of examples read before training, and the number of those whose values `preflight` may reject:
 # `onNonFinite` handles later examples that are not finite.

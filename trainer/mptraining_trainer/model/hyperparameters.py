@@ -14,8 +14,8 @@ from typing import Any
 from mptraining_api.outputs.search_space import Hyperparameter, HyperparameterCondition
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.programs.fields import Function
-from mptraining_trainer.reporting.error_text import describe_error
-from mptraining_trainer.source.user_code import import_entry_point
+from mptraining_trainer.job.user_code import import_entry_point
+from mptraining_trainer.report.error_text import describe_error
 
 PARAMETER = "hp"
 ENTRY_POINT = "spec.program.function.entryPoint"

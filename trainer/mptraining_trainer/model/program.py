@@ -13,6 +13,7 @@ from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.data.batch_spec import one_or_dict, zeros
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
+from mptraining_trainer.job.user_code import import_entry_point
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import applications
 from mptraining_trainer.model.compile import compile_model
@@ -20,8 +21,7 @@ from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.hyperparameters import takes_hyperparameters, with_hyperparameters
 from mptraining_trainer.model.output_losses import OutputLoss, output_losses
 from mptraining_trainer.model.supported_callbacks import check_callbacks
-from mptraining_trainer.reporting.error_text import describe_error
-from mptraining_trainer.source.user_code import import_entry_point
+from mptraining_trainer.report.error_text import describe_error
 
 _ENTRY_POINT = "spec.program.function.entryPoint"
 _ENTRIES = (*("model", "loss", "loss_weights", "optimizer", "metrics", "weighted_metrics", "callbacks", "preprocess"),)

@@ -20,16 +20,16 @@ from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
 from mptraining_trainer.data.dataset import SkippedRecords, in_field, open_data
 from mptraining_trainer.data.schema import ExampleSpec
-from mptraining_trainer.distribution.strategy import make_strategy, started_fields
+from mptraining_trainer.devices.strategy import make_strategy, started_fields
 from mptraining_trainer.export import export, float32_model
+from mptraining_trainer.job.kinds import EnsembleJob
+from mptraining_trainer.job.user_code import import_entry_point
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.program import Program, example_of
 from mptraining_trainer.prediction import evaluator, trained_model
 from mptraining_trainer.prediction.evaluator import Evaluator
 from mptraining_trainer.prediction.location import locate
-from mptraining_trainer.source.kinds import EnsembleJob
-from mptraining_trainer.source.user_code import import_entry_point
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 

@@ -29,14 +29,14 @@ from mptraining_trainer.data.input_stats import InputMeter
 from mptraining_trainer.data.pipeline import Split
 from mptraining_trainer.data.preprocess import Preprocess
 from mptraining_trainer.data.schema import Columns
-from mptraining_trainer.distribution.strategy import make_strategy, started_fields
+from mptraining_trainer.devices.strategy import make_strategy, started_fields
+from mptraining_trainer.job.kinds import PredictionJob
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.prediction import evaluator, output_columns, trained_model
 from mptraining_trainer.prediction.evaluator import Evaluator, Sums
 from mptraining_trainer.prediction.location import Location, locate
 from mptraining_trainer.prediction.parts import Part, PartFiles, identity_of, plan, share
 from mptraining_trainer.prediction.trained_model import TrainedModel
-from mptraining_trainer.source.kinds import PredictionJob
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 

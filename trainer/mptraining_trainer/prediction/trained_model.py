@@ -19,13 +19,13 @@ from mptraining_trainer import keras_internals
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Column, Columns, ExampleSpec
 from mptraining_trainer.export import export, float32_model
+from mptraining_trainer.job.user_code import import_entry_point
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.applications import preprocess_by_label
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.output_losses import OutputLoss
 from mptraining_trainer.model.program import call_function
 from mptraining_trainer.prediction.location import Location
-from mptraining_trainer.source.user_code import import_entry_point
 
 # The preprocessing of a function program, as model.json names it.
 OWN = "the program's own"

@@ -39,9 +39,9 @@ from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.forked_child import drop_in_children, user_code
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.notebook_shell import source_location
-from mptraining_trainer.reporting.error_text import error_text
-from mptraining_trainer.reporting.errors import is_peer_error
-from mptraining_trainer.reporting.secrets import SecretValues
+from mptraining_trainer.report.error_text import error_text
+from mptraining_trainer.report.errors import is_peer_error
+from mptraining_trainer.report.secrets import SecretValues
 from mptraining_trainer.scripts.error_hints import Circumstances, next_step
 from mptraining_trainer.scripts.job_scope import job_scope
 from mptraining_trainer.scripts.tuner_search import TunerSearch
@@ -261,7 +261,7 @@ def run_script(
             raise
         except BaseException as error:
             if job.processes > 1 and is_peer_error(error):
-                # A lost peer is not the script's error: `reporting.errors` converts it.
+                # A lost peer is not the script's error: `report.errors` converts it.
                 raise
             # A script's own handler of SIGTERM may end it by an error or with an exit code of 0.
             if isinstance(error, Stop) or context.wait(_SECONDS_FOR_SIGTERM):

@@ -21,7 +21,7 @@ from mptraining_api.resolve.precision import ASKED_FOR
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.numerics.recovery import job_with_policy, policy_without_scaling
-from mptraining_trainer.reporting.telemetry import Notify
+from mptraining_trainer.report.telemetry import Notify
 from mptraining_trainer.scripts.old_names import old_mixed_precision
 
 _SCALED_BY = ("scale_loss", "LossScaleOptimizer", "super().train_step")

@@ -19,21 +19,21 @@ from mptraining_api.programs.fields import Script
 from mptraining_storage import storage
 from mptraining_trainer.checkpoints.checkpoint import Checkpointer, Contents, LoadedCheckpoint
 from mptraining_trainer.checkpoints.state import CheckpointState, FitState, checkpoints, step_of
-from mptraining_trainer.distribution.coordination import exit_barrier
-from mptraining_trainer.distribution.strategy import started_fields
+from mptraining_trainer.devices.coordination import exit_barrier
+from mptraining_trainer.devices.strategy import started_fields
 from mptraining_trainer.export.export import publish, take_snapshot
 from mptraining_trainer.export.float32_model import policy_of
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.model.program import ExportedModel
-from mptraining_trainer.reporting.errors import is_peer_error
-from mptraining_trainer.reporting.system_metrics import SystemMeter
-from mptraining_trainer.reporting.telemetry import peak_memory_bytes
+from mptraining_trainer.report.errors import is_peer_error
+from mptraining_trainer.report.system_metrics import SystemMeter
+from mptraining_trainer.report.telemetry import peak_memory_bytes
 from mptraining_trainer.scripts.fit_wrapper import Addition, Stop, run_script
 from mptraining_trainer.scripts.job_of_script import scales_its_loss
 from mptraining_trainer.scripts.tuner_folder import STEPS_FILE, TunerFolder
 from mptraining_trainer.scripts.tuner_search import TrialNumber, TunerSearch
-from mptraining_trainer.training.non_finite import warnings_of_success
-from mptraining_trainer.training.profiling import DeviceMeter, Profiling
+from mptraining_trainer.session.non_finite import warnings_of_success
+from mptraining_trainer.session.profiling import DeviceMeter, Profiling
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 

@@ -18,7 +18,7 @@ from mptraining_api.launch import CONFIG_MAP_FOLDER, SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import CONFIG_MAP_ARCHIVE, MPTrainingJob
-from mptraining_trainer.source.prepare import prepare
+from mptraining_trainer.job.prepare import prepare
 
 SCRIPT = {"script": {"path": "train.py"}}
 # Only names of folders begin with d: no path is both a folder and a file.
