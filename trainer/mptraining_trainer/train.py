@@ -63,7 +63,7 @@ from mptraining_trainer.numerics.recovery import (
 )
 from mptraining_trainer.prediction.ensemble import average
 from mptraining_trainer.prediction.run_prediction import predict
-from mptraining_trainer.scripts.run_script import train_script
+from mptraining_trainer.scripts.train_script import train_script
 from mptraining_trainer.session.build import BuildResult, RunContext, assemble
 from mptraining_trainer.session.fit import FitLoop, Session, Start
 from mptraining_trainer.session.hooks import Hooks, make_hooks
@@ -161,7 +161,6 @@ def make_fit_loop(session: Session, start: Start) -> FitLoop:
         worker.telemetry.notice,
         partial(describe_records, context),
         skipped=scaler.state().skipped_steps if scaler else 0,
-        dynamic=scaler is not None and scaler.dynamic,
         total_steps=start.boundaries.total_steps,
     )
     iterator = _validation_iterator(context, validation, built.preprocess) if validation else None
@@ -474,7 +473,7 @@ def _train_model(
 
 def _build(context: RunContext, precision_state: PrecisionState) -> tuple[BuildResult, PrecisionState]:
     """Build under this precision state; return the result, and the state with the policy that it was built under."""
-    # Under Fail the first step that would be skipped ends the run, with its replica and records.
+    # With Fail a step that is not finite must not change the weights before it ends the run.
     checked = precision_state.checked or context.training.on_non_finite == "Fail"
     built = assemble(context, precision_state.policy, checked=checked)
     return built, replace(precision_state, policy=built.job.precision.policy)

@@ -43,7 +43,7 @@ class Setting:
 
 
 class Contender(Protocol):
-    """Runs steps in multiples of `MULTIPLE`."""
+    """Runs steps in multiples of `MULTIPLE`: as many to warm up first."""
 
     def train(self, steps: int) -> Measured: ...
 
@@ -103,8 +103,12 @@ class LoopContender:
         self._loop.execute(self._iterator, 1)
 
     def train(self, steps: int) -> Measured:
+        self._run(steps)
         watch = Stopwatch()
-        left = steps
+        self._run(steps)
+        return watch.stop(steps)
+
+    def _run(self, left: int) -> None:
         while left > 0:
             now = min(left, self._pace.steps)
             before = time.perf_counter()
@@ -112,11 +116,10 @@ class LoopContender:
             if now == self._pace.steps:
                 self._pace = self._pace.adjust((time.perf_counter() - before) / now)
             left -= now
-        return watch.stop(steps)
 
 
 class FitContender:
-    """`model.fit` without a progress bar, which favours it. Epoch 0 warms up, epoch 1 is timed."""
+    """`model.fit` without a progress bar, which favours it. Epoch 1 is timed."""
 
     def __init__(self, setting: Setting, keras: Keras, strategy: Any) -> None:
         task = tasks.TASKS[setting.task]
@@ -195,10 +198,13 @@ class BareContender:
         self._execute(self._iterator, tf.constant(1)).numpy()
 
     def train(self, steps: int) -> Measured:
+        self._run(steps)
         watch = Stopwatch()
-        left = steps
+        self._run(steps)
+        return watch.stop(steps)
+
+    def _run(self, left: int) -> None:
         while left > 0:
             now = min(left, self._fused)
             self._execute(self._iterator, tf.constant(now)).numpy()
             left -= now
-        return watch.stop(steps)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-from mptraining_trainer.scripts import run_script
+from mptraining_trainer.scripts import train_script
 from tests.training.script_runs import PROGRAMS, ThroughUs
 
 # Warnings of third-party programs are their own.
@@ -107,6 +108,8 @@ def test_what_cannot_run_ends_with_what_to_change(name: str, tmp_path: Path, thr
 
 def test_settings_that_come_too_late_say_what_to_delete(tmp_path: Path, through_us: ThroughUs) -> None:
     text = "import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(3)\n"
+    # As a strategy of the job's does.
+    tf.constant(1)
     done = through_us(text, tmp_path)
     assert done.outcome.reason == "ProgramFailed"
     assert "train.py:2: " in done.message
@@ -142,7 +145,7 @@ def test_a_fault_of_ours_ends_no_script(broken: str, tmp_path: Path, monkeypatch
     def fails(*_: Any, **__: Any) -> None:
         raise ValueError("broken on purpose")
 
-    monkeypatch.setattr(run_script._Script, broken, fails)
+    monkeypatch.setattr(train_script._Script, broken, fails)
     done = through_us(PROGRAMS / "own_train_step.py", tmp_path)
     assert (done.outcome.reason, len(done.losses)) == ("Succeeded", 4)
     assert "broken on purpose" in done.notices[{"save": "NotSaved", "progress": "NotReported"}[broken]]

@@ -281,6 +281,21 @@ def test_the_scale_grows_after_enough_good_steps(keras3: Keras) -> None:
     assert rig.scaler.state().good_steps == 0
 
 
+@pytest.mark.parametrize(("dynamic", "scale", "seeks"), [(True, 2.0, True), (True, 1.0, False), (False, 2.0, False)])
+def test_the_scale_of_the_failed_step_decides_whether_it_may_be_the_cause(
+    keras3: Keras, dynamic: bool, scale: float, seeks: bool
+) -> None:
+    """After the step at 2 the scale is 1, which has not been tried."""
+    inputs, labels = examples(BATCH)
+    rig = Rig(keras3, scale=scale, data=(inputs, labels), optimizer=lambda keras: keras.module.optimizers.SGD(0.1))
+    assert rig.scaler is not None
+    rig.scaler.dynamic = dynamic
+    rig.model.layers[-1].kernel.assign(tf.fill(rig.model.layers[-1].kernel.shape, 1e30))
+    execution = rig.loop.execute(rig.batches, 1)
+    assert (execution.skipped_steps, execution.forward_failed) == (1, False)
+    assert (execution.seeks_scale, execution.failed_replica) == (seeks, 0)
+
+
 @pytest.mark.parametrize("replicas", [2, 1])
 @pytest.mark.parametrize(
     "way", [{"scale": 2.0**15}, {"accumulation": 4}, {"jit": True}, {"jit": True, "scale": 2.0**15}], ids=str

@@ -1,4 +1,7 @@
-"""The `state.json` of a checkpoint: its last file, without which the folder is no checkpoint."""
+"""The `state.json` of a checkpoint: its last file, without which the folder is no checkpoint.
+
+The others have the variables; see `checkpoint`.
+"""
 
 from __future__ import annotations
 

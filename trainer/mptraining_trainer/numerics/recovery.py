@@ -44,7 +44,8 @@ class NonFinite(Diverged):
 class PrecisionState:
     """The precision of the training at present; `requested_policy` is the job's own policy.
 
-    `checked`: every update is checked before it is applied, because of an incident.
+    `checked`: every update is checked before it is applied, because of an incident. (Under mixed_float16, and with
+    `Fail`, updates are checked without one.)
     """
 
     requested_policy: str

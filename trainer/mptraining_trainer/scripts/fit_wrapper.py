@@ -1,4 +1,4 @@
-"""Run of an unmodified training script, with policy, strategy, telemetry and epoch checkpoints around its `fit`.
+"""Execution of an unmodified script as `__main__`, its `model.fit` wrapped; `train_script` receives what it does.
 
 The script's own `model.fit` trains. During the run `fit` is wrapped: it gets an additional callback, and after a
 restart it begins at the epoch that was reached, its History filled with the earlier epochs. So a script resumes by

@@ -1,11 +1,11 @@
 """Check of every execution for infinite and NaN values: what ends the session, and what is reported.
 
     updates are not checked   the first step with such values ends the session
-    updates are checked       a skipped step is reported with its replica and records; many of them end the session,
-                              with `onNonFinite: Fail` the first one does
+    updates are checked       a skipped step is reported with its replica and records, and with `onNonFinite: Fail` ends
+                              the session; many skipped steps always do
 
-Under mixed_float16 a step is also skipped to find the loss scale. It is not reported, and `Fail` ends the run only if
-the forward pass, which is not scaled, or the gradients at the lowest scale are not finite.
+A step that is skipped while a dynamic loss scale can still fall is not reported and does not count as the first one
+for `Fail`, unless its forward pass, which is not scaled, is not finite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 
 from mptraining_records.reading.order import Position
-from mptraining_trainer.numerics.loss_scaling import FLOOR
 from mptraining_trainer.numerics.recovery import WEIGHTS_NOT_FINITE, NonFinite
 from mptraining_trainer.session.build import RunContext
 from mptraining_trainer.step.steps_per_execution import Execution
@@ -70,7 +69,7 @@ def warnings_of_success(metrics: Mapping[str, float], *, skipped: int = 0, steps
 class NonFiniteMonitor:
     """Monitor of one session; `skipped` steps were skipped before it began.
 
-    `dynamic`: the loss scale is dynamic. `describe` returns a text about the records of the step at a position.
+    `describe` returns a text about the records of the step at a position.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class NonFiniteMonitor:
         describe: Callable[[Position], str],
         *,
         skipped: int = 0,
-        dynamic: bool = True,
         total_steps: int | None = None,
     ) -> None:
         self._policy = policy
@@ -90,13 +88,12 @@ class NonFiniteMonitor:
         self._describe = describe
         self._skipped_before = self._skipped_last = skipped
         self._steps = 0
-        self._dynamic = dynamic
         self._total_steps = total_steps
         self._notices = 0
         self._overflow_noticed = False
 
     def check(self, execution: Execution, before: int, steps: int, position: Callable[[int], Position]) -> None:
-        """Report the first skipped step of an execution of `steps` steps after step `before`.
+        """Report the first skipped step of the worst kind, in an execution of `steps` steps after step `before`.
 
         `position` returns the data's position after a number of them. Raise NonFinite if the run cannot continue.
         """
@@ -104,6 +101,7 @@ class NonFiniteMonitor:
         self._skipped_last = execution.skipped_steps
         self._steps += steps
         last = before + steps
+        # Counted from 0; of unchecked steps the first whose norm was not finite.
         first = min(execution.finite_steps, steps - 1) if execution.failed_step is None else execution.failed_step
         if execution.finite_steps < steps and not skipped_now:
             raise NonFinite(
@@ -113,7 +111,7 @@ class NonFiniteMonitor:
             raise NonFinite(last, f"the loss is {execution.loss}, no finite number")
         if execution.non_finite_workers:
             raise NonFinite(last, WEIGHTS_NOT_FINITE)
-        if skipped_now and self._is_incident(execution):
+        if skipped_now and not execution.seeks_scale:
             cause = f"{self._cause(execution)} ({self._describe(position(first))})"
             if self._fails:
                 raise NonFinite(before + first + 1, cause)
@@ -131,11 +129,6 @@ class NonFiniteMonitor:
         if is_mostly_skipped(self._skipped_last, step):
             text = f"{self._skipped_last} of {step} steps were skipped under {self._policy}: {NOT_FINITE}"
             raise NonFinite(step, text)
-
-    def _is_incident(self, execution: Execution) -> bool:
-        """Return whether a step was skipped for another reason than a loss scale that can still fall."""
-        searches = self._dynamic and (execution.loss_scale or 0.0) > FLOOR
-        return self._policy != "mixed_float16" or execution.forward_failed or not searches
 
     def _cause(self, execution: Execution) -> str:
         what = "loss or moving statistics" if execution.forward_failed else "gradients"

@@ -106,8 +106,9 @@ class Execution:
     `gradient_norm` is the Euclidean norm of all gradients of the last step, summed over replicas and accumulated parts,
     before any clipping and without the loss scale; it may be infinite, and is NaN if that step was skipped. The first
     `finite_steps` steps had a finite one; in step `failed_step`, counted from 0, `failed_replica` had infinite or NaN
-    values, with `forward_failed` in its loss or statistics, else in its gradients alone (None if the updates are not
-    checked, or only the sum of the gradients was not finite). `loss_sum` and `metrics` run since `reset_metrics`.
+    values: with `forward_failed` in its loss or statistics, else in its gradients alone (None if the updates are not
+    checked, or only the sum of the gradients was not finite). It is the first step of the worst of these kinds; with
+    `seeks_scale` the cause may be a loss scale that can still fall. `loss_sum` and `metrics` run since `reset_metrics`.
     `stop_requests` and `non_finite_workers` count the workers that reported so (see `Loop.execute`), `step_seconds` is
     the mean over the workers: the same on every worker, so that all decide the same. `waited_seconds` is the workers'
     mean of waiting for batches, None if not measured. (A GPU that still computes while its host waits counts as
@@ -123,6 +124,7 @@ class Execution:
     failed_replica: int | None
     failed_step: int | None
     forward_failed: bool
+    seeks_scale: bool
     metrics: dict[str, float]
     loss_scale: float | None
     skipped_steps: int

@@ -3,9 +3,10 @@
 `Loop.execute` runs one execution: fetch a batch, run the step on every replica, and after K steps read all results in
 one transfer to the host.
 
-A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. Under loss
-scaling, and after the first non-finite value, it is two, with one decision in between: if the norm of the summed
-gradients, the loss and the variables that the forward pass changed are finite, apply, otherwise skip. A skipped step
+A step under float32 or bfloat16 is one `strategy.run`: gradients, summed over the replicas, applied. With a
+`LossScaler` (under loss scaling, after the first non-finite value, with `onNonFinite: Fail`) it is two, with one
+decision in between: if the norm of the summed gradients, the loss and the variables that the forward pass changed are
+finite, apply, otherwise skip. A skipped step
 changes nothing: statistics, seeds and metrics are restored. (An all-reduce inside a branch of a condition is only
 possible in a separate `strategy.run`.) On one replica XLA compiles the whole step; on several, whose gradients are
 summed outside of it, the forward and backward pass.
@@ -36,7 +37,7 @@ from mptraining_trainer.devices.replica_variables import (
     run_eagerly,
 )
 from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
-from mptraining_trainer.numerics.loss_scaling import LossScaler
+from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
 from mptraining_trainer.step.evaluation import Evaluation
 from mptraining_trainer.step.own_step import OwnStep, batch_specs, optimizers
 from mptraining_trainer.step.replica_step import Batch, MovingStatistics, ReplicaStep, local_sum
@@ -61,15 +62,16 @@ def _python_clock() -> Any:
     return tf.ensure_shape(now, [])
 
 
-# What is not finite on a replica; the forward pass includes the loss.
-_GRADIENTS, _FORWARD = 1.0, 2.0
+# What is not finite in a step: gradients, of which the loss scale may be the cause while it can still fall; gradients;
+# the forward pass, loss included.
+_SCALED, _GRADIENTS, _FORWARD = 1.0, 2.0, 3.0
 
 
 class Readings(NamedTuple):
     """What the device returns of one execution, beside the metrics; scalars, the first two float64.
 
-    `failure` is what was not finite in a checked step, `_GRADIENTS` or `_FORWARD`, on `failed_replica` in
-    `failed_step`; 0 for nothing.
+    `failure` is the worst that was not finite in a checked step, first in `failed_step` on `failed_replica` (-1: only
+    in the sum over the replicas); 0 for nothing.
     """
 
     loss_sum: Any
@@ -144,6 +146,7 @@ class Loop:
         self._replicas = strategy.num_replicas_in_sync
         model = compiled.model
         self._variables = model.trainable_variables
+        # Of these the "gradient" is the next value (Keras' `overwrite_with_gradient`, as of FP8's scales).
         self._overwritten = keras.overwritten(self._variables)
         own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
         self._own = own if "train_step" in compiled.own_steps else None
@@ -267,9 +270,10 @@ class Loop:
             loss_weight=weight,
             gradient_norm=read.gradient_norm,
             finite_steps=int(read.finite_steps),
-            failed_replica=int(read.failed_replica) if read.failure else None,
+            failed_replica=int(read.failed_replica) if read.failure and read.failed_replica >= 0 else None,
             failed_step=int(read.failed_step) if read.failure else None,
             forward_failed=read.failure == _FORWARD,
+            seeks_scale=read.failure == _SCALED,
             metrics=metrics,
             loss_scale=read.loss_scale if self._scaler and self._scaler.scales else None,
             skipped_steps=int(read.skipped_steps),
@@ -361,7 +365,6 @@ class Loop:
                 after["half_square"] = self._run_step(batch)
             else:
                 after["half_square"], (replica, kind) = self._run_step(batch)
-                # A forward pass that fails counts before gradients that only the loss scale may have made infinite.
                 failed = tf.stack([replica, kind, tf.cast(state["number"], tf.float32)])
                 after["failed"] = tf.where(kind > state["failed"][1], failed, state["failed"])
             after["fine"] &= tf.math.is_finite(after["half_square"])
@@ -431,8 +434,8 @@ class Loop:
     def _checked_step(self, scaler: LossScaler, batch: Batch) -> tuple[Any, tuple[Any, Any]]:
         """Train one step, or skip it.
 
-        Returns half of the square of the gradients' norm, NaN for a skipped step, and the replica that failed with
-        what: _FORWARD, _GRADIENTS or 0 for nothing.
+        Returns half of the square of the gradients' norm, NaN for a skipped step, and the replica that failed (-1 for
+        none) with what: _FORWARD, _GRADIENTS, _SCALED or 0 for nothing.
         """
         # The scale is passed as a value, because a mirrored variable read inside is another tensor on each replica.
         scale = scaler.scale.read_value()
@@ -453,7 +456,11 @@ class Loop:
 
         tf.cond(finite, apply, undo)
         scaler.update(finite, worst < _FORWARD)
-        return tf.where(finite, of_sum, math.nan), (tf.cast(tf.argmax(failed), tf.float32), worst)
+        replica = tf.where(worst > 0.0, tf.cast(tf.argmax(failed), tf.float32), -1.0)
+        kind = tf.maximum(worst, _GRADIENTS)
+        if scaler.dynamic:
+            kind = tf.where((kind < _FORWARD) & (scale > FLOOR), _SCALED, kind)
+        return tf.where(finite, of_sum, math.nan), (replica, tf.where(finite, 0.0, kind))
 
     def _compute_update(self, batch: Batch, scale: Any) -> tuple[Any, ...]:
         """Compute everything but the update, on each replica.
@@ -477,7 +484,7 @@ class Loop:
         return before, loss, gradients, self._half_square(gradients), failures
 
     def _half_square(self, gradients: list[Any]) -> Any:
-        """Return half of the square of the gradients' norm, without the next values of variables."""
+        """Return half of the square of the gradients' norm, without those that are a variable's next value."""
         pairs = zip(gradients, self._overwritten, strict=True)
         return half_square([None if overwrites else gradient for gradient, overwrites in pairs])
 

@@ -1,4 +1,4 @@
-"""Run of a script program: telemetry, epoch checkpoints, profiles and export around its own `model.fit`."""
+"""Training by a script: what the trainer reports, saves, profiles and exports of its fits; `fit_wrapper` runs it."""
 
 from __future__ import annotations
 

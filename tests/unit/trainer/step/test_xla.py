@@ -9,7 +9,7 @@ import pytest
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.keras_backend import Keras
-from mptraining_trainer.session.build import can_compile, must_disable_xla
+from mptraining_trainer.step.xla import can_compile, must_disable_xla
 from tests.jobs import resolved_job
 
 
