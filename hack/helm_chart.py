@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from mptraining_api.model import Model
-from mptraining_operator.settings import OperatorSettings
 
 Labels = dict[str, str]
 # The selectors of the Deployment, the Services and the NetworkPolicy, and Helm, use these labels.
@@ -36,16 +34,9 @@ Repository = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 # OCI distribution specification, "Pulling manifests".
 Tag = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^([a-z0-9+._-]+:[0-9a-f]{32,})?$")]
-# Kubernetes' resource.Quantity: 10M and 10Mi, not 10MB.
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$")]
-Quantities = dict[str, Quantity | int | float]
 # The Prometheus operator's Duration.
 _DURATION = "".join(f"([0-9]+{unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms"))
 Duration = Annotated[str, StringConstraints(min_length=1, pattern=rf"^(0|{_DURATION})$")]
-
-
-class PullSecret(Model):
-    name: str
 
 
 class Global(Model):
@@ -56,7 +47,7 @@ class Global(Model):
     image_registry: Registry = Field(
         "", description="Registry of all images, as HOST/PATH; `docker.io` for images that are on the nodes already."
     )
-    image_pull_secrets: tuple[PullSecret, ...] = Field(
+    image_pull_secrets: tuple[Object, ...] = Field(
         (), description="Image pull secrets of the operator; for jobs, see `settings.pods`."
     )
 
@@ -79,26 +70,12 @@ class OperatorImage(Model):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="As in a container.")
 
 
-class Suffixes(Model):
-    cpu: str = Field("", description="For jobs on CPUs.")
-    gpu: str = Field("-gpu", description="For jobs on GPUs.")
-    tpu: str = Field("-tpu", description="For jobs on TPUs.")
-
-
-class Digests(Model):
-    cpu: Digest = Field("", description="For jobs on CPUs.")
-    gpu: Digest = Field("", description="For jobs on GPUs.")
-    tpu: Digest = Field("", description="For jobs on TPUs.")
-
-
 class TrainerImage(Model):
-    """Default images of jobs; `settings.trainerImage` and `settings.trainerImages` override them."""
+    """Default images of jobs; `settings.trainerImages` overrides them, also by digests."""
 
     registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`; one of the two is required.")
     repository: Repository = Field("mptraining/trainer", description="Repository in the registry.")
-    tag: Tag = Field("", description="Empty: the chart's appVersion.")
-    suffixes: Suffixes = Field(Suffixes(), description="Suffix of the tag by kind of accelerator.")
-    digests: Digests = Field(Digests(), description="Digests by kind of accelerator; they override the tag.")
+    tag: Tag = Field("", description="Empty: the chart's appVersion. On GPUs with the suffix -gpu, on TPUs -tpu.")
 
 
 class ServiceAccount(Model):
@@ -115,11 +92,11 @@ class Rbac(Model):
 class OperatorResources(Model):
     # Measured: 24 ms of CPU time a job, so that ten jobs start in a second on a busy node; 155 MiB
     # with 1,000 jobs and 289 MiB with 5,000.
-    requests: Quantities = Field(
+    requests: Object = Field(
         {"cpu": "250m", "memory": "256Mi", "ephemeral-storage": "16Mi"},
         description="As in a container. The defaults are for ten starts a second and some thousand jobs.",
     )
-    limits: Quantities = Field(
+    limits: Object = Field(
         {"memory": "512Mi", "ephemeral-storage": "128Mi"},
         description="As in a container. Without a CPU limit, because a throttled leader loses its Lease.",
     )
@@ -198,7 +175,7 @@ class ChartValues(Model):
         (),
         description="As in a pod. Empty: on different nodes where there are several, in zones if possible.",
     )
-    pod_labels: OtherLabels = Field({}, description="Extra labels of the replicas.")
+    pod_labels: Labels = Field({}, description="Extra labels of the replicas.")
     pod_annotations: Labels = Field({}, description="Extra annotations of the replicas.")
     extra_env: tuple[Object, ...] = Field(
         (), description="Extra environment variables of the replicas, as in a container."
@@ -208,10 +185,14 @@ class ChartValues(Model):
     )
     network_policy: NetworkPolicy = Field(NetworkPolicy(), description="NetworkPolicy of the replicas.")
     metrics: MetricsValues = Field(MetricsValues(), description="Monitoring of the operator.")
-    settings: OperatorSettings = Field(OperatorSettings(), description="The operator's own settings.")
+    settings: Object = Field(
+        {},
+        description="The operator's own settings, which it checks when it starts: a mistake fails the rollout and "
+        "leaves the old replicas. `python -m mptraining_operator settings` prints all with their defaults.",
+    )
 
 
-_HEAD = "# Generated by `make manifests`: edit hack/helm_chart.py or the operator's settings.py, not this file.\n"
+_HEAD = "# Generated by `make manifests`: edit hack/helm_chart.py, not this file.\n"
 
 
 def values_yaml() -> str:
@@ -229,25 +210,17 @@ def _lines(values: Model, indent: str) -> Iterator[str]:
             yield f"{indent}{field.alias}:"
             yield from _lines(value, f"{indent}  ")
         else:
-            # helm-docs cannot infer the type of a null value.
-            kind = "(int) " if value is None and _is_integer(values, str(field.alias)) else ""
-            yield f"{indent}# -- {kind}{field.description}"
+            yield f"{indent}# -- {field.description}"
             # JSON is valid YAML with all necessary quotes.
             yield f"{indent}{field.alias}: {json.dumps(value)}"
-
-
-def _is_integer(values: Model, name: str) -> bool:
-    options = type(values).model_json_schema(by_alias=True)["properties"][name].get("anyOf", ())
-    return any(each.get("type") == "integer" for each in options)
 
 
 def values_schema() -> str:
     """Return values.schema.json.
 
-    Sections are required, so that `--set settings.lease=null`, which removes the section, is refused by name.
+    Sections are required, so that `--set crds=null`, which removes the section, is refused by name.
     """
     schema = ChartValues.model_json_schema(by_alias=True)
-    # Not those of runtimes, of which values.yaml has no defaults.
     pending = [schema]
     while pending:
         each = pending.pop()
@@ -255,11 +228,7 @@ def values_schema() -> str:
         if sections:
             each["required"] = list(sections)
             pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
-    # The operator names every mistake in a runtime when it starts; a rollout that fails leaves the old replicas.
-    schema["$defs"]["Runtime"] = {"type": "object"}
-    schema = _for_helm(_without_texts(schema))
-    schema["$defs"] = _referenced(schema)
-    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_texts(schema)}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -276,45 +245,6 @@ def _without_texts(node: Any) -> Any:
         for key, value in node.items()
         if key not in ("title", "description", "default")
     }
-
-
-def _referenced(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the definitions that the schema uses."""
-    found: dict[str, Any] = {}
-    pending = [{key: value for key, value in schema.items() if key != "$defs"}]
-    while pending:
-        for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(pending.pop())):
-            if name not in found:
-                found[name] = schema["$defs"][name]
-                pending.append(found[name])
-    return dict(sorted(found.items()))
-
-
-def _for_helm(node: Any) -> Any:
-    """Return the schema with one message for each mistake, and with the patterns of keys as a condition."""
-    if isinstance(node, list):
-        return [_for_helm(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    node = {key: _for_helm(value) for key, value in node.items()}
-    # Pydantic's patternProperties accept every key that does not match.
-    patterns = node.pop("patternProperties", None)
-    if patterns:
-        ((pattern, values),) = patterns.items()
-        node["additionalProperties"] = values
-        node["propertyNames"] = {**node.get("propertyNames", {}), "pattern": pattern}
-    options = node.get("anyOf", [])
-    others = [each for each in options if each != {"type": "null"}]
-    if len(options) == 2 and len(others) == 1:
-        # Helm reports a wrong value once for each option of anyOf.
-        del node["anyOf"]
-        (option,) = others
-        if "type" not in option:
-            return {**node, "if": {"not": {"type": "null"}}, "then": option}
-        node = {**option, **node, "type": [option["type"], "null"]}
-        if "enum" in node:
-            node["enum"] = [*node["enum"], None]
-    return node
 
 
 def files() -> dict[str, str]:

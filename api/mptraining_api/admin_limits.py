@@ -6,38 +6,28 @@ The limits apply to users who can create MPTrainingJobs; users who can create po
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from mptraining_api.accelerators import canonical_name, catalogue
 from mptraining_api.model import Count, Model
-from mptraining_api.pods.images import IMAGE_PATTERN, LOCATION_PATTERN, parse_image, parse_location
+from mptraining_api.pods.images import parse_image, parse_location
 from mptraining_api.problems import InvalidSpec, InvalidValue
 
 
 def known_accelerator(name: str) -> str:
-    """Return the canonical name for it or for a short name; of the names in `accelerator_names` only."""
+    """Return the canonical name for it or for a short name, which must be spelled as in the catalogue."""
     try:
         known = canonical_name(name)
     except InvalidSpec as problem:
         raise InvalidValue(problem.found, expected=problem.expected, next_step=problem.next_step) from None
-    if name not in accelerator_names(known):
+    if name not in (known, *catalogue()[known].aliases):
         raise InvalidValue(
             f"{name!r} is spelled differently in the catalogue", next_step=f"Write {name.strip().lower()!r}."
         )
     return known
-
-
-def accelerator_names(*known: str) -> list[str]:
-    """Return the names of these accelerators in settings, and the short ones; `helm install` validates by them."""
-    return [word for each in known for word in (each, *catalogue()[each].aliases)]
-
-
-def _names(schema: dict[str, Any]) -> None:
-    schema["enum"] = accelerator_names(*catalogue())
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -51,24 +41,10 @@ def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
     return check
 
 
-def _schema_pattern(pattern: str) -> str:
-    """Return the pattern for a whole text in JSON schema, whose ECMAScript has no groups `(?P<name>`."""
-    return f"^{re.sub(r'[(][?]P<[a-z]+>', '(?:', pattern)}$"
-
-
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-# The patterns are for `helm install`, which checks the JSON schema.
-Image = Annotated[
-    Text, AfterValidator(_checked(parse_image)), Field(json_schema_extra={"pattern": _schema_pattern(IMAGE_PATTERN)})
-]
-Location = Annotated[
-    Text,
-    AfterValidator(_checked(parse_location)),
-    Field(json_schema_extra={"pattern": _schema_pattern(f"{LOCATION_PATTERN}/*")}),
-]
-
-
-KnownAccelerator = Annotated[Text, AfterValidator(known_accelerator), Field(json_schema_extra=_names)]
+Image = Annotated[Text, AfterValidator(_checked(parse_image))]
+Location = Annotated[Text, AfterValidator(_checked(parse_location))]
+KnownAccelerator = Annotated[Text, AfterValidator(known_accelerator)]
 
 
 class RuntimeLimits(Model):

@@ -1,4 +1,4 @@
-"""Operator settings: one model, read from a YAML file and embedded in the Helm chart's values.
+"""Operator settings: one model, read from a YAML file, which the Helm chart passes on.
 
 The replica's identity (pod name, namespace, service account) is read from environment variables of the downward API.
 """
@@ -11,13 +11,13 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
-from mptraining_api.accelerators import canonical_name, catalogue, lookup
-from mptraining_api.admin_limits import Image, JobLimits, accelerator_names, known_accelerator
+from mptraining_api.accelerators import canonical_name, lookup
+from mptraining_api.admin_limits import Image, JobLimits, known_accelerator
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
@@ -53,50 +53,28 @@ def _like(pattern: str, expected: str) -> Callable[[str], str]:
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-# The patterns are for `helm install`, which checks the JSON schema; the texts are for the operator's error message.
-Namespace = Annotated[
-    str,
-    AfterValidator(_like(patterns.NAME_PART, "the name of a namespace")),
-    Field(max_length=63, json_schema_extra={"pattern": f"^{patterns.NAME_PART}$"}),
-]
+Namespace = Annotated[str, AfterValidator(_like(patterns.NAME_PART, "the name of a namespace")), Field(max_length=63)]
 Service = Annotated[
-    str,
-    AfterValidator(_like(_SERVICE, "small letters, digits and dashes, a letter first")),
-    Field(max_length=63, json_schema_extra={"pattern": f"^{_SERVICE}$"}),
+    str, AfterValidator(_like(_SERVICE, "small letters, digits and dashes, a letter first")), Field(max_length=63)
 ]
 Lease = Annotated[
-    str,
-    AfterValidator(_like(patterns.DNS_NAME, "small letters, digits, dashes and dots")),
-    Field(max_length=253, json_schema_extra={"pattern": f"^{patterns.DNS_NAME}$"}),
+    str, AfterValidator(_like(patterns.DNS_NAME, "small letters, digits, dashes and dots")), Field(max_length=253)
 ]
 # Kubernetes itself takes any text as schedulerName; schedulers are named as their Deployments are.
 SchedulerName = Annotated[
-    Word,
-    AfterValidator(_like(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots")),
-    Field(json_schema_extra={"pattern": f"^{patterns.DNS_NAME}$"}),
+    Word, AfterValidator(_like(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots"))
 ]
 DeviceClass = Annotated[
-    Name,
-    AfterValidator(_like(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots")),
-    Field(json_schema_extra={"pattern": f"^{patterns.DNS_NAME}$"}),
+    Name, AfterValidator(_like(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots"))
 ]
-Folder = Annotated[
-    Uri,
-    AfterValidator(_like(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount")),
-    Field(json_schema_extra={"pattern": f"^{_FOLDER}$"}),
-]
+Folder = Annotated[Uri, AfterValidator(_like(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount"))]
 
 
-Proxy = Annotated[
-    Uri,
-    AfterValidator(_like(_PROXY, "the URL of a proxy, such as http://proxy.example:3128")),
-    Field(json_schema_extra={"pattern": f"^{_PROXY}$"}),
-]
+Proxy = Annotated[Uri, AfterValidator(_like(_PROXY, "the URL of a proxy, such as http://proxy.example:3128"))]
 JobLabel = Annotated[
     Annotated[str, StringConstraints(min_length=1, max_length=317)],
     AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
     AfterValidator(_like(patterns.LABEL_NAME, "the name of a label, such as team or example.com/team")),
-    Field(json_schema_extra={"pattern": f"^{patterns.LABEL_NAME}$", "not": {"pattern": f"^{_OWN_LABELS}"}}),
 ]
 
 
@@ -107,11 +85,7 @@ def _gpu(name: str) -> str:
     return known.name
 
 
-def _gpu_names(schema: dict[str, Any]) -> None:
-    schema["enum"] = accelerator_names(*(each.name for each in catalogue().values() if each.kind == "gpu"))
-
-
-Gpu = Annotated[Word, AfterValidator(_gpu), Field(json_schema_extra=_gpu_names)]
+Gpu = Annotated[Word, AfterValidator(_gpu)]
 
 
 def _once(classes: object) -> object:

@@ -53,18 +53,7 @@ def _named(template: PodTemplate) -> PodTemplate:
     return template
 
 
-NamedTemplate = Annotated[
-    PodTemplate,
-    AfterValidator(_named),
-    Field(
-        json_schema_extra={
-            "properties": {
-                "labels": {"propertyNames": {"pattern": f"^{patterns.LABEL_NAME}$"}},
-                "annotations": {"propertyNames": {"pattern": f"^{patterns.ANNOTATION_KEY}$"}},
-            }
-        }
-    ),
-]
+NamedTemplate = Annotated[PodTemplate, AfterValidator(_named)]
 
 
 class RuntimeImages(Model):

@@ -46,17 +46,23 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- include "mptraining.imageOf" (dict "root" . "image" .Values.image) -}}
 {{- end -}}
 
+{{/* The settings with the defaults of those that the chart's own objects depend on. */}}
+{{- define "mptraining.effective" -}}
+{{- $progress := dict "enabled" true "port" 8443 "service" "mptraining-operator" -}}
+{{- $defaults := dict "healthPort" 8080 "lease" (dict "name" "mptraining-operator") "progress" $progress -}}
+{{- toYaml (mergeOverwrite $defaults (deepCopy .Values.settings)) -}}
+{{- end -}}
+
 {{/* The settings as the operator reads them: the images of jobs filled in where no setting names them. */}}
 {{- define "mptraining.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- if not $settings.trainerImage -}}
+{{- $_ := set $settings "trainerImages" (default dict $settings.trainerImages) -}}
 {{- $tag := default .Chart.AppVersion .Values.trainer.tag -}}
-{{- range $kind, $suffix := .Values.trainer.suffixes -}}
+{{- range $kind, $suffix := dict "cpu" "" "gpu" "-gpu" "tpu" "-tpu" -}}
 {{- if not (get $settings.trainerImages $kind) -}}
 {{- $repository := include "mptraining.repository" (dict "global" $.Values.global "image" $.Values.trainer) -}}
-{{- $digest := get $.Values.trainer.digests $kind -}}
-{{- $named := ternary (printf "%s@%s" $repository $digest) (printf "%s:%s%s" $repository $tag $suffix) (ne $digest "") -}}
-{{- $_ := set $settings.trainerImages $kind $named -}}
+{{- $_ := set $settings.trainerImages $kind (printf "%s:%s%s" $repository $tag $suffix) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -18,6 +18,7 @@ from mptraining.cli.main import app
 from mptraining_api.model import Model
 from mptraining_api.spec import KIND, PAUSED, MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, JobStatus
+from mptraining_operator.settings import OperatorSettings
 from tests.unit.docs.blocks import BASE, ROOT, SECTIONS, Block, of
 
 # kubectl's verbs in the documents, and the kinds of their arguments.
@@ -57,7 +58,10 @@ def _look_at_helm(arguments: list[str]) -> None:
     assert release == "mptraining"
     for word in rest:
         if word.startswith("--set="):
-            find_field(ChartValues, word.removeprefix("--set=").split("=")[0].split("."))
+            section, *path = word.removeprefix("--set=").split("=")[0].split(".")
+            # The chart passes the settings on as they are.
+            model, names = (OperatorSettings, path) if section == "settings" else (ChartValues, [section, *path])
+            find_field(model, names)
         elif not word.startswith("--"):
             assert (ROOT / word / "Chart.yaml").exists()
         else:
