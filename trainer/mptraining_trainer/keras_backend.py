@@ -240,12 +240,6 @@ class Keras:
                     found[id(variable)] = variable
         return list(found.values())
 
-    def batch_statistics(self, model: Any) -> list[Any]:
-        """Return the moving statistics of Keras' BatchNormalization, which no training step reads."""
-        kind = self.module.layers.BatchNormalization
-        layers = [layer for layer in self.layers(model) if type(layer) is kind and layer.trainable]
-        return self.variables_of([variable for layer in layers for variable in layer.non_trainable_variables])
-
     def layers(self, model: Any) -> list[Any]:
         """Return the model and every layer inside it, nested ones included."""
         return keras_internals.layers(model)

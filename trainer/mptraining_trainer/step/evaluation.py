@@ -22,7 +22,7 @@ class Evaluation:
     """Evaluates one model; create it inside the strategy's scope.
 
     With `own_step`, the model's own `test_step` is called. `next_batch` gives every replica a batch of an iterator, as
-    `Loop.next_batch` does. `average_statistics` is called on every replica before the first batch.
+    `Loop.next_batch` does.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class Evaluation:
         compiled: CompiledModel,
         next_batch: Callable[[Any], Any],
         worker_sum: CrossReplicaSum,
-        average_statistics: Callable[[], None],
     ) -> None:
         self._strategy = strategy
         self._step = step
@@ -42,7 +41,6 @@ class Evaluation:
         self._compiled = compiled
         self._next_batch = next_batch
         self._worker_sum = worker_sum
-        self._average_statistics = average_statistics
         self._loss = local_sum("evaluation_loss_sum")
         self._weight = local_sum("evaluation_weight_sum")
         self._steps_per_execution = StepsPerExecution.begin(None)
@@ -123,7 +121,6 @@ class Evaluation:
     def _begin_graph(self) -> None:
         self._move([(variable, copy) for variable, copy in self._saved or ()])
         self._compiled.model.reset_metrics()
-        self._strategy.run(self._average_statistics)
         for total in (self._loss, self._weight):
             total.assign(0.0)
 

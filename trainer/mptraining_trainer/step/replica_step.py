@@ -7,7 +7,7 @@ whole batch. Everything runs in replica context unless stated otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -262,32 +262,23 @@ def local_sum(name: str, dtype: Any = tf.float32) -> Any:
 
 
 class MovingStatistics:
-    """The moving statistics of one model; all methods are for replica context.
-
-    Those of BatchNormalization depend on the batch alone, so that each replica keeps its own until an evaluation reads
-    them. A layer of another kind may use its statistics in the next step: they are averaged in each.
-    """
+    """The moving statistics of one model; all methods are for replica context."""
 
     def __init__(self, keras: Keras, model: Any) -> None:
         self._variables = keras.moving_statistics(model)
-        linear = {id(variable) for variable in keras.batch_statistics(model)}
-        self._averaged_in_steps = [variable for variable in self._variables if id(variable) not in linear]
 
     def all_finite(self) -> Any:
         """Return whether all statistics are finite on this replica, a bool scalar."""
         return all_finite([variable.read_value() for variable in self._variables])
 
-    def average_in_step(self) -> None:
-        """Replace those that the next step may use by their mean over all replicas."""
-        _average(self._averaged_in_steps)
+    def average_over_replicas(self) -> None:
+        """Replace the statistics on every replica by their mean over all replicas.
 
-    def average(self) -> None:
-        """Replace all statistics by their mean over all replicas."""
-        _average(self._variables)
-
-
-def _average(variables: Sequence[Any]) -> None:
-    if variables and tf.distribute.get_replica_context().num_replicas_in_sync > 1:
-        values = [variable.read_value() for variable in variables]
-        for variable, mean in zip(variables, all_reduce(values, [False] * len(values), mean=True), strict=True):
-            variable.assign(mean)
+        In each step and not when they are read: Keras 3's are mirrored variables, of which a checkpoint and an export
+        have the first replica's value.
+        """
+        if self._variables and tf.distribute.get_replica_context().num_replicas_in_sync > 1:
+            values = [variable.read_value() for variable in self._variables]
+            means = all_reduce(values, [False] * len(values), mean=True)
+            for variable, mean in zip(self._variables, means, strict=True):
+                variable.assign(mean)

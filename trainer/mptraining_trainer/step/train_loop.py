@@ -180,7 +180,6 @@ class Loop:
             compiled=compiled,
             next_batch=self.next_batch,
             worker_sum=self._worker_sum,
-            average_statistics=self._statistics.average,
         )
         if self._own is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
@@ -506,7 +505,7 @@ class Loop:
             weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
             self._add(self._losses, loss * weight)
             self._add(self._weights, weight / self._replicas)
-        self._statistics.average_in_step()
+        self._statistics.average_over_replicas()
 
     def _add(self, total: Any, value: Any) -> None:
         total.assign_add(tf.cast(value, total.dtype))
