@@ -210,7 +210,9 @@ def _add_defaults(node: dict[str, Any], path: str, rest: dict[str, str]) -> None
 
 
 def _add_validation(root: dict[str, Any], rule: Rule) -> None:
-    """Add the rule to the schema of the value that it validates."""
+    """Add the rule to the schema of the value that it validates, unless it has no schema."""
+    if rule.cel is None:
+        return
     node = root
     for part in rule.at.split(".") if rule.at else []:
         node = node["properties"][part.removesuffix("[]")]

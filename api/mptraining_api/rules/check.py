@@ -1,7 +1,7 @@
 """Validation of a job by the rules of `sections`, `cross_section` and `pod_template`, without an API server.
 
-The API server evaluates `cel` on the value at `at` (`self`), `violations` evaluates `holds` on the same value, and
-both report the same message. A rule holds if its `at` is absent from the job.
+The API server evaluates `cel`, if there is any, on the value at `at` (`self`), `violations` evaluates `holds` on the
+same value, and both report the same message. A rule holds if its `at` is absent from the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mptraining_api.rules.rule import Rule, field_of
 from mptraining_api.rules.sections import SECTION_RULES
 from mptraining_api.spec import MPTrainingJob
 
-__all__ = ["Rule", "check", "rules", "template_violations", "violations"]
+__all__ = ["Rule", "check", "rules", "template_violations", "violations", "violations_unseen_by_the_resource"]
 
 
 def rules() -> tuple[Rule, ...]:
@@ -30,7 +30,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def violations(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations of a job, in the order of the rules; empty if the API server accepts it."""
+    """Return the violations of a job, in the order of the rules."""
     return _violations(job, rules())
 
 
@@ -44,6 +44,11 @@ def _violations(job: MPTrainingJob | Mapping[str, Any], checked: Iterable[Rule])
                 text, step = rule.explain(value) if rule.explain else (_found_value(job, field), rule.next_step)
                 found.append(InvalidSpec(field, text, expected=rule.message, next_step=step))
     return found
+
+
+def violations_unseen_by_the_resource(job: MPTrainingJob) -> list[InvalidSpec]:
+    """Return the violations of the rules without CEL, which the API server accepts."""
+    return _violations(job, [rule for rule in rules() if rule.cel is None])
 
 
 def template_violations(template: PodTemplate) -> list[InvalidSpec]:

@@ -47,10 +47,6 @@ def _cel_list(values: tuple[str, ...]) -> str:
     return "[" + ", ".join(f"'{value}'" for value in values) + "]"
 
 
-def _cel_has(kinds: tuple[str, ...]) -> str:
-    return "[" + ", ".join(f"has(v.{kind})" for kind in kinds) + "]"
-
-
 def _starts_with_one(prefixes: tuple[str, ...]) -> str:
     return "(" + " || ".join(f"k.startsWith('{each}')" for each in prefixes) + ")"
 
@@ -84,10 +80,6 @@ def _no_key(field: str, *prefixes: str) -> Clause:
     return absent(field) | Clause(f"!self.{field}.exists(k, {_starts_with_one(prefixes)})", holds)
 
 
-_NAME_SERVERS = Clause(
-    "(has(self.dnsConfig) && has(self.dnsConfig.nameservers) && size(self.dnsConfig.nameservers) > 0)",
-    lambda template: bool((template.dns_config or {}).get("nameservers")),
-)
 _OTHER_SELECTORS = Clause(
     f"!self.nodeSelector.exists(k, k in {_cel_list(_SELECTORS)})",
     lambda template: not set(template.node_selector).intersection(_SELECTORS),
@@ -138,14 +130,6 @@ def _only_of_sidecars(container: InitContainer) -> bool:
     return container.restart_policy == "Always" or not (container.startup_probe or container.lifecycle)
 
 
-def _cel_no_host(field: str) -> str:
-    return " && ".join(
-        f"(!has(self.{field}) || !has(self.{field}.{kind}) || !has(self.{field}.{kind}.host) || "
-        f"self.{field}.{kind}.host == '')"
-        for kind in ("httpGet", "tcpSocket")
-    )
-
-
 _CONTAINERS = "spec.podTemplate.initContainers"
 _EACH = f"{_CONTAINERS}[]"
 _NO_HOST = ("no host, which would make the kubelet connect to another one than the pod", "Leave the host out.")
@@ -154,8 +138,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         _CONTAINERS,
         _CONTAINERS,
-        f"self.all(c, !(c.name in ['{TRAINER_CONTAINER}', '{SOURCE_CONTAINER}']) && "
-        f"!c.name.startsWith('{OWN_CONTAINERS}') && self.exists_one(d, d.name == c.name))",
+        None,
         f"names that differ, other than {TRAINER_CONTAINER}, {SOURCE_CONTAINER} and {OWN_CONTAINERS}*",
         "Rename the container.",
         _own_container_names,
@@ -164,7 +147,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         _EACH,
         f"{_EACH}.restartPolicy",
-        "has(self.restartPolicy) || !(has(self.startupProbe) || has(self.lifecycle))",
+        None,
         "Always for a container with startupProbe or lifecycle, which Kubernetes takes of sidecars alone",
         "Make it a sidecar, or leave them out.",
         _only_of_sidecars,
@@ -172,21 +155,21 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         _EACH,
         f"{_EACH}.startupProbe",
-        _cel_no_host("startupProbe"),
+        None,
         *_NO_HOST,
         lambda container: _no_host(container.startup_probe),
     ),
     Rule(
         f"{_EACH}.lifecycle",
         f"{_EACH}.lifecycle",
-        f"{_cel_no_host('postStart')} && {_cel_no_host('preStop')}",
+        None,
         *_NO_HOST,
         _no_hook_host,
     ),
     Rule(
         f"{_EACH}.env",
         f"{_EACH}.env",
-        f"self.all(e, !has(e.name) || (!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
+        None,
         f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which are the trainer's",
         "Leave them out.",
         _other_variables(),
@@ -195,7 +178,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         f"{_EACH}.resources",
         f"{_EACH}.resources",
-        _CEL_NO_DEVICES,
+        None,
         "cpu, memory and the like, without accelerators",
         "The accelerators are the trainer's; spec.accelerator.countPerNode says how many there are.",
         _no_devices,
@@ -203,7 +186,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.lifecycle",
         "spec.podTemplate.lifecycle.preStop",
-        "!has(self.preStop)",
+        None,
         "no preStop: the trainer saves its checkpoint at SIGTERM, which would come only after it",
         "Give the hook to a sidecar of podTemplate.initContainers, which ends after the trainer.",
         lambda lifecycle: "preStop" not in lifecycle,
@@ -211,21 +194,22 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.lifecycle",
         "spec.podTemplate.lifecycle.postStart",
-        _cel_no_host("postStart"),
+        None,
         *_NO_HOST,
         lambda lifecycle: _no_host(lifecycle.get("postStart")),
     ),
-    rule(
+    Rule(
         "spec.podTemplate",
         "spec.podTemplate.dnsConfig",
-        absent_or_not("dnsPolicy", "None") | _NAME_SERVERS,
+        None,
         "nameservers with dnsPolicy: None, which know the names of the cluster's Services too",
         "Add them, or leave dnsPolicy out: dnsConfig adds to the cluster's.",
+        lambda template: template.dns_policy != "None" or bool((template.dns_config or {}).get("nameservers")),
     ),
     Rule(
         "spec.podTemplate.volumes",
         "spec.podTemplate.volumes",
-        f"self.all(v, {_cel_has(VOLUME_KINDS)}.exists_one(x, x))",
+        None,
         f"one of {', '.join(VOLUME_KINDS)} in each volume, since hostPath and others would open the machine or its "
         "network to the job",
         "Take a persistentVolumeClaim: its volume may be of any kind.",
@@ -235,8 +219,7 @@ POD_RULES: tuple[Rule, ...] = (
     Rule(
         "spec.podTemplate.env",
         "spec.podTemplate.env",
-        f"self.all(e, !has(e.name) || e.name in {_cel_list(_SETTINGS)} || "
-        f"(!(e.name in {_cel_list(_SET_BY_LAUNCH)}) && !e.name.startsWith('{_PREFIX}')))",
+        None,
         f"other variables than {', '.join(_SET_BY_LAUNCH)} and {_PREFIX}*, which the launch sets "
         f"({', '.join(_SETTINGS)} apart)",
         "Leave them out; keras: Legacy chooses tf_keras.",

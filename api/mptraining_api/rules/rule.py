@@ -15,13 +15,14 @@ from mptraining_api.spec import MPTrainingJob
 class Rule:
     """`at`: the path of `self`, `""` for the whole object, `[]` for each item of a list.
 
-    `field`: the path from the root of the field to correct; `message`: the expected value, without a full stop;
-    `next_step`: one sentence.
+    `cel` is None where the resource has no schema, so that only the operator and `mptj check` see the field. `field`:
+    the path from the root of the field to correct; `message`: the expected value, without a full stop; `next_step`: one
+    sentence.
     """
 
     at: str
     field: str
-    cel: str
+    cel: str | None
     message: str
     next_step: str
     # The predicate on the model (or the plain list) at `at`.

@@ -16,6 +16,7 @@ from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.rules import check
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, queue_job, run, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
@@ -87,7 +88,7 @@ def record_first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> P
     due = batch_job.created + _RECORD_AFTER
     if starts and batch_job.ready + batch_job.succeeded < batch_job.parallelism and now < due:
         return Plan(wake_at=due)
-    job = _frozen(snapshot)
+    job = _frozen(snapshot, status, now)
     if isinstance(job, Plan):
         return job
     clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
@@ -165,7 +166,7 @@ def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | No
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
     if now < due:
         return Plan(wake_at=deadline.at if deadline else due)
-    job = _frozen(snapshot)
+    job = _frozen(snapshot, status, now)
     if isinstance(job, Plan):
         return job
     machine = machines.next_machine(snapshot, status, now)
@@ -219,7 +220,7 @@ def recreate_missing_job(  # noqa: PLR0911 - a row of cases
     if not no_live_pods(snapshot):
         return Plan(status=written, event_records=records, wake_at=wake)
     # Also for attempt 1: an operator of another version may have created the ConfigMap before it stopped.
-    job = _frozen(snapshot)
+    job = _frozen(snapshot, status, now)
     if isinstance(job, Plan):
         return job
     again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
@@ -305,9 +306,15 @@ def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     )
 
 
-def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
-    """Return the resolved job that attempt 1 froze, so that an operator upgrade does not change a running job."""
+def _frozen(snapshot: Snapshot, status: JobStatus, now: float) -> ResolvedJob | Plan:
+    """Return the resolved job that attempt 1 froze, so that an operator upgrade does not change a running job.
+
+    The resource has no schema for parts of the pod template, so that CEL does not see every edit after the start, such
+    as of a volume's kind: a forbidden one ends the job here.
+    """
     found = snapshot.lookups
+    if snapshot.job is not None and (wrong := check.violations_unseen_by_the_resource(snapshot.job)):
+        return _invalid(snapshot, status, str(wrong[0]), now)
     if found.job_text:
         return ResolvedJob.read(found.job_text)
     return _resolved(snapshot) if found.job_file_missing else Plan(actions=(ReadJobFile(),))

@@ -89,7 +89,7 @@ def test_other_controllers_may_add_conditions_and_own_them() -> None:
 
 def test_every_rule_is_at_its_place() -> None:
     placed = [rule["rule"] for _, node in nodes(ROOT) for rule in node.get("x-kubernetes-validations", ())]
-    assert sorted(placed) == sorted(rule.cel for rule in rules())
+    assert sorted(placed) == sorted(rule.cel for rule in rules() if rule.cel)
 
 
 @pytest.mark.parametrize(("name", "text"), [(None, to_yaml()), (SWEEPS_FILE, sweeps_to_yaml())])
