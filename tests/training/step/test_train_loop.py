@@ -616,3 +616,44 @@ def test_a_layer_of_another_type_trains_as_in_keras(keras: Keras) -> None:
     expected = trained_by_keras(keras, 2, optimizer, first=wide).get_weights()
     assert same(one.weights(), expected, 1e-6)
     assert same(two.weights(), expected, 1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_own_train_step_is_checked_by_what_it_returns_beside_the_compiled_metrics(
+    keras3: Keras, replicas: int
+) -> None:
+    """A metric may be NaN, as under `fit`; a loss that is not finite is found in the step in which it is."""
+
+    class Own(keras3.module.Sequential):  # type: ignore[name-defined, misc]
+        def train_step(self, data: Any) -> Any:
+            inputs, labels = data[:2]
+            with tf.GradientTape() as tape:
+                predictions = self(inputs, training=True)
+                loss = self.compute_loss(inputs, labels, predictions)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss, **self.compute_metrics(inputs, labels, predictions)}
+
+    def undefined(_labels: Any, predictions: Any) -> Any:
+        return predictions[..., 0] * np.nan
+
+    place = strategy(replicas)
+    with place.scope():
+        layers = keras3.module.layers
+        model = Own([layers.Input((FEATURES,)), layers.Dense(CLASSES)])
+        model.compile("sgd", keras3.module.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=[undefined])
+        compiled = CompiledModel(keras3, model)
+        compiled.build((*(tf.constant(array) for array in examples(2)), ()))
+        loop = Loop(place, compiled, model.optimizer, StepPlan(BATCH))
+        loop.prepare((*(tf.constant(array) for array in examples(2)), ()))
+
+    def batches(inputs: Any, labels: Any) -> Any:
+        rows = tf.data.Dataset.from_tensor_slices((inputs, labels, ())).repeat().batch(BATCH // replicas)
+        return make_iterator(place, lambda: rows)
+
+    inputs, labels = examples(BATCH * 3)
+    execution = loop.execute(batches(inputs, labels), 3)
+    assert (execution.finite_steps, np.isnan(execution.metrics["undefined"])) == (3, True)
+    assert np.isfinite(execution.metrics["own"])
+    inputs[BATCH:] = np.inf
+    assert loop.execute(batches(inputs, labels), 3).finite_steps == 1

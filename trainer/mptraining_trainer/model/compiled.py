@@ -284,6 +284,12 @@ class CompiledModel:
         return keras_internals.loss_tracker(self.model, legacy=self.keras.legacy)
 
     @property
+    def names_of_compile(self) -> set[str]:
+        """The names of the metrics that `compile` was given, which say nothing of the weights if they are NaN."""
+        container = keras_internals.compiled_metrics(self.model, legacy=self.keras.legacy)
+        return set() if container is None else {metric.name for metric in flatten_metrics(container.metrics)}
+
+    @property
     def evaluation_metrics(self) -> list[Any]:
         """The metrics that Keras' own `test_step` updates, without its mean of the total loss."""
         tracker = self._loss_tracker

@@ -395,22 +395,25 @@ class Loop:
 
     def _execute_own(self, own: OwnStep, iterator: Any, steps: Any, reports: Any) -> Any:
         """Run `_execute_graph` with the model's own `train_step`; its logs are those of the last step."""
-        waited, fine, finite = tf.constant(0.0), tf.constant(True), tf.constant(0.0)
-        logs = dict.fromkeys(own.names, tf.constant(0.0))
-        for _ in tf.range(steps):
+        zero, no_sum = tf.constant(0.0), tf.constant(0.0, tf.float64)
+        mean, ignored = tf.distribute.ReduceOp.MEAN, self._compiled.names_of_compile
+
+        def one_step(number: Any, waited: Any, fine: Any, finite: Any, _logs: Any) -> tuple[Any, ...]:
             batch, seconds = self._timed_next(iterator)
-            waited += seconds
             of_replicas = self._strategy.run(own.train, args=(batch,))
             self._overwrite_by_average()
-            mean = tf.distribute.ReduceOp.MEAN
             logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in own.names}
-            for value in logs.values():
-                fine &= tf.math.is_finite(value)
-            finite += tf.cast(fine, tf.float32)
+            losses = [tf.math.is_finite(value) for name, value in logs.items() if name not in ignored]
+            fine &= tf.reduce_all(losses)
+            return number + 1, waited + seconds, fine, finite + tf.cast(fine, tf.float32), logs
+
+        begin = (tf.constant(0), zero, tf.constant(True), zero, dict.fromkeys(own.names, zero))
+        _, waited, _, finite, logs = tf.while_loop(
+            lambda number, *_: number < steps, one_step, begin, parallel_iterations=1
+        )
         # Metrics are over all replicas; other values that the step returned are the replicas' mean.
         logs |= {name: value for name, value in self._compiled.results().items() if name in logs}
         self._names = tuple(logs)
-        zero, no_sum = tf.constant(0.0), tf.constant(0.0, tf.float64)
         of_workers = tf.unstack(self._worker_sum.reduce(tf.concat([reports, [waited]], axis=0)))
         of_scaler = [tf.constant(1.0), zero, zero]
         norm = tf.constant(math.nan)
