@@ -82,19 +82,35 @@ PRIVILEGES: dict[str, Any] = {
 def test_no_field_that_gives_privileges_is_taken(ns: Any, user: Rest) -> None:
     for field, value in PRIVILEGES.items():
         assert f'unknown field "spec.podTemplate.{field}"' in refusal(ns, user, {"podTemplate": {field: value}})
-    for field in ("securityContext", "ports", "volumeDevices", "livenessProbe", "resizePolicy"):
-        sidecar = {"name": "a", "image": "b", "restartPolicy": "Always", field: PRIVILEGES.get(field, {})}
-        said = refusal(ns, user, {"podTemplate": {"initContainers": [sidecar]}})
-        assert f'unknown field "spec.podTemplate.initContainers[0].{field}"' in said
     assert "expected keys outside mptraining.dev/" in refusal(
         ns, user, {"podTemplate": {"labels": {"mptraining.dev/job-uid": "another"}}}
     )
 
 
-def test_a_volume_of_the_host_is_refused_without_field_validation_too(ns: Any, user: Rest) -> None:
-    """The API server drops an unknown kind; a volume without any other is refused."""
-    spec = {"podTemplate": {"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}
-    assert "spec.podTemplate.volumes: expected one of" in refusal(ns, user, spec, {"fieldValidation": "Ignore"})
+def test_a_volume_of_the_host_is_refused_without_field_validation_too(restricted: Any) -> None:
+    """By the operator, before there is a pod: the resource has no schema of volumes."""
+    volumes = [{"name": "a", "hostPath": {"path": "/"}}]
+    body = restricted.document("host", nodes=1, podTemplate={"volumes": volumes})
+    restricted.rest.post(restricted.jobs, body, {"fieldValidation": "Ignore"})
+    restricted.phase("host", "Failed")
+    failed = next(each for each in restricted.get("host")["status"]["conditions"] if each["type"] == "Failed")
+    assert failed["reason"] == "InvalidSpec"
+    assert "spec.podTemplate.volumes[0]: " in failed["message"]
+    assert restricted.batch_jobs("host") == []
+
+
+def test_no_field_of_an_init_container_that_gives_privileges_reaches_a_pod(restricted: Any) -> None:
+    """The resource has no schema of them: the operator refuses what `mptj check` refuses."""
+    for number, field in enumerate(("securityContext", "ports", "volumeDevices", "livenessProbe", "resizePolicy")):
+        sidecar = {"name": "a", "image": "b", "restartPolicy": "Always", field: PRIVILEGES.get(field, {})}
+        name = f"sidecar-{number}"
+        restricted.rest.post(
+            restricted.jobs, restricted.document(name, nodes=1, podTemplate={"initContainers": [sidecar]})
+        )
+        restricted.phase(name, "Failed")
+        failed = next(each for each in restricted.get(name)["status"]["conditions"] if each["type"] == "Failed")
+        assert f"spec.podTemplate.initContainers[0].{field}: unknown field" in failed["message"]
+        assert restricted.batch_jobs(name) == []
 
 
 def test_fields_without_validation_do_not_reach_the_pods(restricted: Any) -> None:
