@@ -66,9 +66,7 @@ class InitContainer(Model):
 InitContainers = Annotated[
     list[InitContainer],
     Field(max_length=8),
-    WithJsonSchema(
-        {"type": "array", "maxItems": 8, "items": {"type": "object", "additionalProperties": True, "maxProperties": 64}}
-    ),
+    WithJsonSchema({"type": "array", "maxItems": 8, "items": _OBJECT}),
 ]
 
 

@@ -6,6 +6,7 @@ Each `Contender` runs a given number of steps and returns their time; `rounds` c
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -80,6 +81,14 @@ class Stopwatch:
         return Measured(steps, time.perf_counter() - self._wall, time.process_time() - self._cpu)
 
 
+def _timed(run: Callable[[int], None], steps: int) -> Measured:
+    """Run the steps to warm up, and again for their time."""
+    run(steps)
+    watch = Stopwatch()
+    run(steps)
+    return watch.stop(steps)
+
+
 def _make_loop(keras: Keras, strategy: Any, task: Task) -> tuple[Loop, Any]:
     """Return the loop as the trainer builds it, with its distributed iterator."""
     with strategy.scope():
@@ -103,10 +112,7 @@ class LoopContender:
         self._loop.execute(self._iterator, 1)
 
     def train(self, steps: int) -> Measured:
-        self._run(steps)
-        watch = Stopwatch()
-        self._run(steps)
-        return watch.stop(steps)
+        return _timed(self._run, steps)
 
     def _run(self, left: int) -> None:
         while left > 0:
@@ -198,10 +204,7 @@ class BareContender:
         self._execute(self._iterator, tf.constant(1)).numpy()
 
     def train(self, steps: int) -> Measured:
-        self._run(steps)
-        watch = Stopwatch()
-        self._run(steps)
-        return watch.stop(steps)
+        return _timed(self._run, steps)
 
     def _run(self, left: int) -> None:
         while left > 0:
