@@ -24,7 +24,7 @@ def build(generation: str = "") -> keras.Model:
     model.compile("sgd", {"first": "mse", "second": "mae"})
     return model
 """
-# Prints the differences between the runtime's outputs and Keras', found by the shapes and order of their names.
+# Prints for each of Keras' outputs the difference from the nearest one of the runtime, whose outputs have other names.
 OPEN = """
 import sys, numpy as np, keras
 form, folder = sys.argv[1:]

@@ -258,7 +258,7 @@ class _Forms:
         if live:
             sources.append((self._program.model, self._snapshot.reference, self._snapshot.computes))
         for model, expected, policy in sources:
-            self._remove(target)
+            form.delete(self._folder)
             try:
                 with float32_model.quiet(), float32_model.global_policy(self._keras.module, policy):
                     model.export(str(target), **options)
@@ -273,14 +273,8 @@ class _Forms:
                 self.formats.insert(0 if name == SAVED_MODEL else len(self.formats), form.path)
                 return
             failure = found
-        self._remove(target)
+        form.delete(self._folder)
         self.left_out[form.path] = failure
-
-    def _remove(self, target: Path) -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        for file in (target, target.with_suffix(".bin")):
-            if file.is_file():
-                file.unlink()
 
     def write_keras_weights(self) -> None:
         """Write the live model's weights in Keras' format, with the state that layers save themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,19 @@ Forward = Callable[[Any], Sequence[Any]]
 class ServingForm:
     """`path` is its file or folder in the export, `modules` what writes and opens it beside TensorFlow.
 
-    `modules` have the names of their packages, with underscores.
+    `modules` have the names of their packages, with underscores. `weights` is a second file, if it has one.
     """
 
     path: str
     modules: tuple[str, ...]
     open: Callable[[Path], Forward]
+    weights: str | None = None
+
+    def delete(self, folder: Path) -> None:
+        """Delete the form from the folder of an export, whether it is there or not."""
+        shutil.rmtree(folder / self.path, ignore_errors=True)
+        for file in filter(None, (self.path, self.weights)):
+            (folder / file).unlink(missing_ok=True)
 
 
 def require_packages(job: ResolvedJob) -> None:
@@ -65,7 +73,7 @@ def _open_saved_model(folder: Path) -> Forward:
 def _open_onnx(file: Path) -> Forward:
     session = importlib.import_module("onnxruntime").InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [entry.name for entry in session.get_inputs()]
-    return lambda inputs: _flat(session.run(None, _by_name(inputs, names)))
+    return lambda inputs: reference.flat(session.run(None, _by_name(inputs, names)))
 
 
 def _open_litert(file: Path) -> Forward:
@@ -75,7 +83,7 @@ def _open_litert(file: Path) -> Forward:
 
     def run(inputs: Any) -> Sequence[Any]:
         outputs = runner(**_by_name(inputs, names))
-        return _flat([outputs[name] for name in sorted(outputs)])
+        return reference.flat([outputs[name] for name in sorted(outputs)])
 
     return run
 
@@ -88,7 +96,7 @@ def _open_openvino(file: Path) -> Forward:
 
     def run(inputs: Any) -> Sequence[Any]:
         outputs = model(_by_name(inputs, names))
-        return _flat([outputs[output] for output in model.outputs])
+        return reference.flat([outputs[output] for output in model.outputs])
 
     return run
 
@@ -103,14 +111,9 @@ def _by_name(inputs: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names if len(names) == 1 else sorted(names), flat, strict=True))
 
 
-def _flat(outputs: Sequence[Any]) -> tuple[Any, ...]:
-    return reference.flat(list(outputs))
-
-
 FORMS: Mapping[str, ServingForm] = {
     "saved_model": ServingForm("saved_model", (), _open_saved_model),
     "onnx": ServingForm("model.onnx", ("tf2onnx", "onnx", "onnxruntime"), _open_onnx),
     "litert": ServingForm("model.tflite", ("ai_edge_litert",), _open_litert),
-    # Beside it is model.bin, which has the weights.
-    "openvino": ServingForm("model.xml", ("openvino",), _open_openvino),
+    "openvino": ServingForm("model.xml", ("openvino",), _open_openvino, weights="model.bin"),
 }
