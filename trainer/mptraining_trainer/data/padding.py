@@ -1,4 +1,4 @@
-"""Padding of features of variable size to one shape for a batch."""
+"""Padding of features of variable size to one shape for a batch, and removal of padded rows."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def pad(tensor: Any, column: Column) -> Any:
     )
     known = column.boundaries[0] if len(column.boundaries) == 1 else None
     return tf.ensure_shape(padded, [tensor.shape[0], known, *tensor.shape[2:]])
+
+
+def without_padding(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs, labels and weights of the rows whose mask, the last entry of the batch, is not 0."""
+    *tensors, mask = batch
+    return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, mask > 0), tensors))
 
 
 def pad_all(tensors: Any, names: Sequence[str], columns: Sequence[Column]) -> Any:

@@ -45,7 +45,7 @@ from mptraining_trainer.data.decode import (
 )
 from mptraining_trainer.data.generator import from_generator
 from mptraining_trainer.data.input_stats import InputMeter
-from mptraining_trainer.data.padding import pad_all
+from mptraining_trainer.data.padding import pad_all, without_padding
 from mptraining_trainer.data.preprocess import FIELD, Preprocess
 from mptraining_trainer.data.schema import Columns
 
@@ -349,14 +349,8 @@ def raise_reading_problems(*splits: Split | None) -> Iterator[None]:
 
 
 def _real_rows(batch: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs, labels and weights of the rows whose mask is not 0; a copy only if there are others."""
-    *tensors, mask = batch
-    real = mask > 0
-
-    def dropped() -> Any:
-        return tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, real), tensors)
-
-    return tuple(tf.cond(tf.reduce_all(real), lambda: tensors, dropped))
+    """Return the batch `without_padding`; a copy only if a row is padded."""
+    return tuple(tf.cond(tf.reduce_all(batch[3] > 0), lambda: batch[:3], lambda: without_padding(batch)))
 
 
 def _with_rows(tensor: Any, rows: int) -> Any:

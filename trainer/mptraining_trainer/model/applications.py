@@ -89,18 +89,17 @@ def pretrained(
 
 
 def build(
-    application: Application,
+    wanted: Application,
     job: ResolvedJob,
     keras: Keras,
     example: ExampleSpec,
     notice: Callable[[str, str], None],
 ) -> BuiltApplication:
-    """Return the application that the job names, under the current policy.
+    """Return the application, under the current policy.
 
     Raises InvalidSpec for an unknown name, weights that do not fit, inputs that the architecture cannot take, and an
     unknown number of classes; StorageUnavailable if pretrained weights cannot be downloaded.
     """
-    wanted = application
     rescale = job.data is None or job.data.preprocess == "auto"
     inputs = [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in example.inputs]
     arguments: dict[str, Any] = {"inputs": inputs, "classes": _classes(wanted, example)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -108,14 +107,6 @@ def _mismatch(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec],
         expected=f"{len(inputs)} features, {', '.join(inputs)}",
         next_step="Name the features as the model's inputs, or list as many in the order of its inputs.",
     )
-
-
-@dataclass(frozen=True)
-class LoggedMetric:
-    """One name in the logs; `direction` is the better one by Keras: up, down or None."""
-
-    name: str
-    direction: str | None
 
 
 def flatten_metrics(metrics: Sequence[Any]) -> list[Any]:
@@ -253,14 +244,16 @@ class CompiledModel:
         """All metrics of the model, without Keras' own mean of the loss if the training step sums the loss itself."""
         return list(self.model.metrics) if "train_step" in self.own_steps else self.evaluation_metrics
 
-    def logged_metrics(self, names: Sequence[str] | None = None) -> list[LoggedMetric]:
-        """Return the names in the logs, of the compiled metrics by default, each with the direction that is better."""
+    def metric_directions(self, names: Sequence[str] | None = None) -> dict[str, str | None]:
+        """Return the names in the logs except the loss, of the compiled metrics by default, each with the direction
+        that is better by Keras: up, down or None.
+        """
         known = {each.name: keras_internals.better_direction(each) for each in flatten_metrics(self.metrics)}
         if names is None:
             # Trace only, because reading values that differ between replicas is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()
             names = list(traced.structured_outputs)
-        return [LoggedMetric(name, known.get(name)) for name in names if name != "loss"]
+        return {name: known.get(name) for name in names if name != "loss"}
 
     def results(self, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
         """Return the metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
@@ -280,10 +273,6 @@ class CompiledModel:
         return scalars
 
     @property
-    def _loss_tracker(self) -> Any:
-        return keras_internals.loss_tracker(self.model, legacy=self.keras.legacy)
-
-    @property
     def names_of_compile(self) -> set[str]:
         """The names of the metrics that `compile` was given, which say nothing of the weights if they are NaN."""
         container = keras_internals.compiled_metrics(self.model, legacy=self.keras.legacy)
@@ -292,7 +281,7 @@ class CompiledModel:
     @property
     def evaluation_metrics(self) -> list[Any]:
         """The metrics that Keras' own `test_step` updates, without its mean of the total loss."""
-        tracker = self._loss_tracker
+        tracker = keras_internals.loss_tracker(self.model, legacy=self.keras.legacy)
         return [metric for metric in self.model.metrics if metric is not tracker]
 
     @property
@@ -369,7 +358,7 @@ class CompiledModel:
             numbers.extend(name for name, value in scalars.items() if tf.convert_to_tensor(value).shape.rank == 0)
 
         _trace_on_replicas(on_replica, inputs, labels, weights)
-        known = {"loss", *(each.name for each in self.logged_metrics())}
+        known = {"loss", *self.metric_directions()}
         for name in dict.fromkeys(numbers):
             if name not in known:
                 self._returned[name] = tf.Variable(

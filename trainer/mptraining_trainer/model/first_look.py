@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_trainer.data.padding import without_padding
 from mptraining_trainer.host import native_bfloat16
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
@@ -28,12 +29,10 @@ def first_examples(dataset: Any, count: int) -> tuple[Any, Any, Any]:
     They are NumPy arrays, or RaggedTensors.
     """
     batches: list[Any] = []
-    for *tensors, rows in (batch if len(batch) > 3 else (*batch, None) for batch in dataset):
+    for tensors in (without_padding(batch) if len(batch) > 3 else batch for batch in dataset):
         batch = tf.nest.map_structure(
-            lambda tensor: tensor if isinstance(tensor, tf.RaggedTensor) else tensor.numpy(), tuple(tensors)
+            lambda tensor: tensor if isinstance(tensor, tf.RaggedTensor) else tensor.numpy(), tensors
         )
-        if rows is not None:
-            batch = _rows_of(batch, rows.numpy() > 0)
         # Examples of variable size are padded to the largest of their batch.
         if batches and _shapes(batch) != _shapes(batches[0]):
             break
@@ -51,12 +50,6 @@ def as_tensor(examples: Any) -> Any:
 
 def _joined(parts: Sequence[Any]) -> Any:
     return tf.concat(parts, axis=0) if isinstance(parts[0], tf.RaggedTensor) else np.concatenate(parts)
-
-
-def _rows_of(batch: Any, keep: Any) -> Any:
-    return tf.nest.map_structure(
-        lambda array: tf.ragged.boolean_mask(array, keep) if isinstance(array, tf.RaggedTensor) else array[keep], batch
-    )
 
 
 def _shapes(batch: Any) -> list[Any]:

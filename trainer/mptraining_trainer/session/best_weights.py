@@ -17,7 +17,6 @@ from pydantic import JsonValue
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolved_job import ResolvedExport
 from mptraining_api.run_folder import Best, metric_direction
-from mptraining_trainer.model.compiled import LoggedMetric
 
 Mode = Literal["min", "max"]
 VALIDATION = "val_"
@@ -114,7 +113,12 @@ class BestWeights:
 
 
 def best_weights(
-    export: ResolvedExport, model: Any, metrics: Sequence[LoggedMetric], *, validated: bool, notice: Callable[..., None]
+    export: ResolvedExport,
+    model: Any,
+    directions: Mapping[str, str | None],
+    *,
+    validated: bool,
+    notice: Callable[..., None],
 ) -> BestWeights | None:
     """Return the keeper of the best weights, None if the last are exported. Report the monitor and its mode.
 
@@ -122,7 +126,6 @@ def best_weights(
     """
     if export.checkpoint != "Best" or export.monitor is None:
         return None
-    directions = {metric.name: metric.direction for metric in metrics}
     watched = monitor(export.monitor, directions, validated=validated, where=FIELD)
     when = "validation" if watched.metric.startswith(VALIDATION) else "epoch"
     best = "highest" if watched.mode == "max" else "lowest"

@@ -225,17 +225,16 @@ def _trace(
     with _program_errors(job, built, context.example), context.strategy.scope():
         loop.prepare(tensors)
         loop.evaluation.prepare(tensors)
-    parts = job.replicas * context.training.gradient_accumulation_steps
     with ReplicaValues(context.strategy).preserved(keras.forward_pass_state(built.model)):
         # Labels that do not fit the loss are refused before the loss fails.
         checked = keras.fixed_batch_size(built.model) or EXAMPLES_CHECKED
         facts = gather_facts(compiled, tf.nest.map_structure(lambda array: array[:checked], examples), keras, job)
         findings = tuple(preflight.warnings(facts)) if facts else ()
         sums = False
-        if parts > 1 and job.accelerator.kind != "tpu":
+        if loop.parts > 1 and job.accelerator.kind != "tpu":
             # The model's own step may call neither the compiled loss nor the model.
             with _ignoring_all_but_problems() if own else _program_errors(job, built, context.example):
-                sums = needs_sums(context.strategy, compiled, examples, parts, padded=context.partial)
+                sums = needs_sums(context.strategy, compiled, examples, loop.parts, padded=context.partial)
     return sums, findings
 
 

@@ -143,8 +143,8 @@ class FitLoop:
         self.non_finite = non_finite
         self.validation = validation
         self.steps_per_execution = StepsPerExecution.begin(session.hooks.callbacks.steps_per_execution)
-        splits = [split for split in (datasets.training, datasets.validation) if split is not None]
-        self.skipped_records = SkippedRecords(worker, [split.reader for split in splits])
+        splits = (datasets.training, datasets.validation)
+        self.skipped_records = SkippedRecords(worker, [split.reader for split in splits if split is not None])
         self.training_seconds = 0.0
         self.last_step = self.skipped_steps = 0
         self.loss_scale: float | None = None

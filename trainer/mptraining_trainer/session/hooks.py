@@ -185,8 +185,8 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     """
     notice, program = worker.telemetry.notice, built.program
     validated = built.context.datasets.validation is not None
-    metrics = built.loop.logged_metrics
-    best = best_weights(built.job.export, program.model, metrics, validated=validated, notice=notice)
+    directions = built.loop.metric_directions
+    best = best_weights(built.job.export, program.model, directions, validated=validated, notice=notice)
     if worker.scalars is not None and any(
         supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
     ):
@@ -194,7 +194,7 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))
     worker.exit_stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     files = CallbackFiles(worker.folder, scratch, chief=worker.identity.is_chief, notice=notice, outbox=worker.outbox)
-    return Hooks(Callbacks(worker, built, files, _keras_files(worker, built)), best)
+    return Hooks(Callbacks(worker, built, files, _keras_files(worker, built), directions), best)
 
 
 def _keras_files(worker: Worker, built: BuildResult) -> Callable[..., None]:

@@ -98,7 +98,7 @@ _PUBLISH_EVERY = 30.0
 class Callbacks:
     """The callbacks of one training, if they `exist`; without any, all methods do nothing.
 
-    `save` writes the model to a .keras file.
+    `save` writes the model to a .keras file. `directions` is for each metric the one that is better; see `mode_of`.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Callbacks:
         built: BuildResult,
         files: CallbackFiles,
         save: Callable[..., None],
+        directions: Mapping[str, str | None],
     ) -> None:
         """Raise InvalidProgram for callbacks that cannot work in this training."""
         notice, callbacks = worker.telemetry.notice, built.program.callbacks
@@ -130,7 +131,7 @@ class Callbacks:
         self._keras = built.context.keras
         self._model = built.program.model
         self._optimizer = built.optimizer
-        self._directions = {metric.name: metric.direction for metric in built.loop.logged_metrics}
+        self._directions = directions
         self._files = files
         self._save = save
         self._notice = notice

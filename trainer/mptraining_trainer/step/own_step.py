@@ -13,11 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer import keras_internals
+from mptraining_trainer.data.padding import without_padding
 from mptraining_trainer.devices.replica_variables import all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.step.batch_reduction import Part, local_value, reduce_as_part, wrap_reductions
-from mptraining_trainer.step.replica_step import Batch, rows_of, without_padding
+from mptraining_trainer.step.replica_step import Batch, rows_of
 
 
 class OwnStep:
@@ -171,10 +172,8 @@ def _average(keras: Keras, optimizer: Any) -> None:
         apply = optimizer.apply
 
         def applied(grads: Any, trainable_variables: Any = None) -> Any:
-            gradients, variables = (
-                list(grads),
-                list(trainable_variables or keras_internals.trainable_variables(optimizer)),
-            )
+            gradients = list(grads)
+            variables = list(trainable_variables or keras_internals.trainable_variables(optimizer))
             return apply(all_reduce(gradients, keras.overwritten(variables), mean=True), trainable_variables)
 
         optimizer.apply = applied

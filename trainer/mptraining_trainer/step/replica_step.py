@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_trainer import keras_internals
+from mptraining_trainer.data.padding import without_padding
 from mptraining_trainer.devices.replica_variables import all_finite, all_reduce
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model.compiled import CompiledModel
@@ -61,7 +62,7 @@ class ReplicaStep:
 
     def gradients(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
         """Return shares of loss and gradients (None for an unused variable); update the compiled metrics."""
-        batch, rows = (batch[:3], batch[3]) if len(batch) > 3 else (batch, None)
+        batch, rows = _split_rows(batch)
         count = None if rows is None else self._sum(tf.reduce_sum(rows))
         if self._accumulation == 1:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
@@ -95,13 +96,11 @@ class ReplicaStep:
         """
         whole, own = self.rows_in_step(batch), rows_of(batch)
         padded = batch
-        rows = batch[3] if len(batch) > 3 else None
+        batch, rows = _split_rows(batch)
         # A loss that is a mean over rows must not contain padded rows; a loss with sums over the replicas gets `rows`
         # instead.
-        if rows is not None and (self._static or self.sums_over_replicas):
-            batch = batch[:3]
-        elif rows is not None:
-            batch, rows = without_padding(batch), None
+        if rows is not None and not (self._static or self.sums_over_replicas):
+            batch, rows = without_padding(padded), None
         inputs, labels, weights = self._compiled.keras_arguments(batch)
 
         def evaluated(part: Part | None) -> Any:
@@ -224,10 +223,9 @@ def rows_of(batch: Batch) -> Any:
     return tf.cast(first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0], tf.float32)
 
 
-def without_padding(batch: Batch) -> Batch:
-    """Return the real rows of a batch."""
-    *tensors, rows = batch
-    return tuple(tf.nest.map_structure(lambda tensor: tf.boolean_mask(tensor, rows > 0), tensors))
+def _split_rows(batch: Batch) -> tuple[Batch, Any]:
+    """Return inputs, labels and weights, and the rows; None in place of rows that the batch does not have."""
+    return (batch[:3], batch[3]) if len(batch) > 3 else (batch, None)
 
 
 def _masks(predictions: Any) -> dict[str, Any]:

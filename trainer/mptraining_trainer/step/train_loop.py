@@ -36,7 +36,7 @@ from mptraining_trainer.devices.replica_variables import (
     half_square,
     run_eagerly,
 )
-from mptraining_trainer.model.compiled import CompiledModel, LoggedMetric
+from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.numerics.loss_scaling import FLOOR, LossScaler
 from mptraining_trainer.step.evaluation import Evaluation
 from mptraining_trainer.step.own_step import OwnStep, batch_specs, optimizers
@@ -137,10 +137,9 @@ class Loop:
         self._strategy = strategy
         self._optimizer = optimizer
         self._compiled = compiled
-        self._partial = plan.partial
+        self._plan = plan
         self._scaler = scaler
         self._worker_sum = CrossReplicaSum(strategy, plan.workers)
-        self._measures_waiting = plan.measures_waiting
         self._align = align
         self._clock = graph_clock()
         self._replicas = strategy.num_replicas_in_sync
@@ -162,7 +161,6 @@ class Loop:
             jit=jit and not self._whole,
             static=static,
         )
-        self._examples_per_step = plan.examples_per_step
         self._losses = local_sum("loss_sum", tf.float64)
         # The number of steps whose losses are summed, each weighted by its share of real rows.
         self._weights = local_sum("loss_weight_sum", tf.float64)
@@ -200,6 +198,10 @@ class Loop:
         )
         self._execute = tf.function(self._execute_graph, autograph=converts, reduce_retracing=True)
         self._reset = tf.function(self._reset_graph, autograph=False)
+        self._traced_iterator: Any = None
+        self._traced_execution: Any = None
+        # The sums at the end of the previous execution.
+        self._skipped_before = self._loss_before = self._weight_before = 0.0
 
     @property
     def metrics(self) -> list[Any]:
@@ -207,9 +209,9 @@ class Loop:
         return self._compiled.metrics
 
     @property
-    def logged_metrics(self) -> list[LoggedMetric]:
-        """The names in the logs except the loss, with the direction that is better if Keras knows it."""
-        return self._compiled.logged_metrics(self._own.names if self._own else None)
+    def metric_directions(self) -> dict[str, str | None]:
+        """See `CompiledModel.metric_directions`; each reading traces a function."""
+        return self._compiled.metric_directions(self._own.names if self._own else None)
 
     @property
     def gradient_bytes(self) -> int:
@@ -279,7 +281,7 @@ class Loop:
             skipped_in_a_row=int(read.skipped_in_a_row),
             stop_requests=int(read.stop_requests),
             step_seconds=read.seconds / self._worker_sum.count,
-            waited_seconds=read.waited / self._worker_sum.count if self._measures_waiting else None,
+            waited_seconds=read.waited / self._worker_sum.count if self._plan.measures_waiting else None,
             non_finite_workers=int(read.non_finite_workers),
         )
 
@@ -337,28 +339,22 @@ class Loop:
             return
         self._own.prepare(self._strategy, batch_specs(batch))
 
-    _traced_iterator: Any = None
-    _traced_execution: Any = None
-    _skipped_before = 0.0
-    _loss_before = 0.0
-    _weight_before = 0.0
-
     # Training on the device
 
     def _execute_graph(self, iterator: Any, steps: Any, reports: Any) -> Any:
         if self._own is not None:
             return self._execute_own(self._own, iterator, steps, reports)
         zero = tf.constant(0.0)
-        skipped = self._scaler.readings()[1] if self._scaler else zero
+        _, skipped, _ = self._scaler_readings()
         # A variable of the loop costs four operations a step, so it has those alone that this loop needs.
         before = {"number": tf.constant(0), "half_square": zero, "fine": tf.constant(True), "finite": zero}
-        before |= {"waited": zero} if self._measures_waiting else {}
+        before |= {"waited": zero} if self._plan.measures_waiting else {}
         before |= {"failed": tf.constant([0.0, 0.0, 0.0])} if self._scaler else {}
 
         def one_step(state: dict[str, Any]) -> tuple[dict[str, Any]]:
             after = dict(state)
             batch, seconds = self._timed_next(iterator)
-            if self._measures_waiting:
+            if self._plan.measures_waiting:
                 after["waited"] += seconds
             if self._scaler is None:
                 after["half_square"] = self._run_step(batch)
@@ -372,8 +368,8 @@ class Loop:
             return (after,)
 
         (state,) = tf.while_loop(lambda state: state["number"] < steps, one_step, (before,), parallel_iterations=1)
-        if not self._partial:
-            now = self._scaler.readings()[1] if self._scaler else zero
+        if not self._plan.partial:
+            _, now, _ = self._scaler_readings()
             applied = (tf.cast(steps, tf.float32) - (now - skipped)) / self._replicas
             self._strategy.run(self._add, args=(self._weights, applied))
         if self._scaler is None:
@@ -389,7 +385,7 @@ class Loop:
             tf.sqrt(2.0 * state["half_square"]) / (getattr(self._optimizer, "loss_scale_factor", None) or 1.0),
             state["finite"],
             *tf.unstack(state.get("failed", [zero] * 3)),
-            *(self._scaler.readings() if self._scaler else [tf.constant(1.0), zero, zero]),
+            *self._scaler_readings(),
             *tf.unstack(self._worker_sum.reduce(tf.concat([reports, [state.get("waited", zero)]], axis=0))),
         ).stacked(results.values())
 
@@ -415,9 +411,12 @@ class Loop:
         logs |= {name: value for name, value in self._compiled.results().items() if name in logs}
         self._names = tuple(logs)
         of_workers = tf.unstack(self._worker_sum.reduce(tf.concat([reports, [waited]], axis=0)))
-        of_scaler = [tf.constant(1.0), zero, zero]
-        norm = tf.constant(math.nan)
+        norm, of_scaler = tf.constant(math.nan), self._scaler_readings()
         return Readings(no_sum, no_sum, norm, finite, zero, zero, zero, *of_scaler, *of_workers).stacked(logs.values())
+
+    def _scaler_readings(self) -> Sequence[Any]:
+        """Return loss scale, skipped steps and skipped steps in a row, float32 scalars; without a scaler 1, 0, 0."""
+        return self._scaler.readings() if self._scaler else [tf.constant(1.0), tf.constant(0.0), tf.constant(0.0)]
 
     def _step(self, batch: Batch) -> Any:
         """Train one step; return half of the square of the gradients' norm."""
@@ -501,11 +500,11 @@ class Loop:
     def _apply(self, loss: Any, gradients: list[Any], batch: Batch) -> None:
         """On each replica: apply the update, add the loss to the epoch's sum, and average the moving statistics."""
         self._keras.apply_gradients(self._optimizer, gradients, self._variables)
-        if not self._partial:
+        if not self._plan.partial:
             self._add(self._losses, loss)
         else:
             # The loss is weighted by the rows of the batch, as in `fit`.
-            weight = self._replica_step.rows_in_step(batch) / self._examples_per_step
+            weight = self._replica_step.rows_in_step(batch) / self._plan.examples_per_step
             self._add(self._losses, loss * weight)
             self._add(self._weights, weight / self._replicas)
         self._statistics.average_over_replicas()
@@ -537,7 +536,7 @@ class Loop:
 
     def _timed_next(self, iterator: Any) -> tuple[Any, Any]:
         """Return a batch for every replica, and the seconds of waiting for it."""
-        if not self._measures_waiting:
+        if not self._plan.measures_waiting:
             return self.next_batch(iterator), tf.constant(0.0)
         with tf.device("/CPU:0"):
             before = self._clock()

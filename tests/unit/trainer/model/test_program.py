@@ -143,7 +143,7 @@ def test_an_application_is_a_classifier_with_its_accuracy(keras: Keras) -> None:
     assert program.compiled is not None
     assert program.model.loss.get_config()["from_logits"] is True
     program.compiled.build((tf.zeros((2, 4)), tf.zeros((2,), tf.int64), ()))
-    assert [metric.name for metric in program.compiled.logged_metrics()] == ["accuracy"]
+    assert list(program.compiled.metric_directions()) == ["accuracy"]
 
 
 # Errors of a function
