@@ -123,7 +123,7 @@ class Cluster:
         self._fence: Callable[[], None] = lambda: None
 
     def fenced(self, fence: Callable[[], None]) -> Cluster:
-        """Return a client on the same connections that calls `fence`, which may raise, right before each write."""
+        """Return a client on the same connections that calls `fence`, which may raise, right before each call."""
         client = copy.copy(self)
         client._fence = fence
         return client
@@ -289,8 +289,7 @@ class Cluster:
         subresource: str = "",
         **options: Any,
     ) -> Raw:
-        if method != "GET":
-            self._fence()
+        self._fence()
         called = f"{resource.plural}/{subresource}" if subresource else resource.plural
         return self._send(method, resource.path(namespace, name, subresource), verb, called, **options)
 

@@ -12,14 +12,15 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
-from mptraining_api.spec import API_VERSION, KIND
+from mptraining_api.spec import API_VERSION
 from mptraining_api.status import format_time
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key, Snapshot
+from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources.names import OPERATOR
 
 _log = logging.getLogger(__name__)
@@ -37,9 +38,6 @@ _PAUSE = 0.1
 # Seconds before the count of a repeated Event is raised again.
 _REPEATED_AFTER = 300.0
 _REMEMBERED = 5_000
-
-
-DropReason = Literal["QueueFull", "RateLimited"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,7 @@ class _QueuedEvent:
 class EventRecorder:
     """Queues of Events and the thread that writes them.
 
-    `clock` is in seconds since 1970. `count_dropped` is called for each Event that is not written; a repeated Event
-    within five minutes is not counted.
+    `clock` is in seconds since 1970. Events that are dropped are counted; a repeated Event within five minutes is not.
     """
 
     def __init__(
@@ -70,12 +67,12 @@ class EventRecorder:
         *,
         host: str,
         clock: Callable[[], float],
-        count_dropped: Callable[[DropReason], None] = lambda reason: None,
+        metrics: Metrics,
     ) -> None:
         self._cluster = cluster
         self._host = host
         self._clock = clock
-        self._count_dropped = count_dropped
+        self._metrics = metrics
         # Guards the queues, the buckets and `_written`; notified when an Event is queued and at the stop.
         self._changed = threading.Condition()
         self._warnings: deque[_QueuedEvent] = deque()
@@ -101,11 +98,7 @@ class EventRecorder:
         if left := len(self._warnings) + len(self._others):
             _log.warning("%d events were not written before the end", left)
 
-    def record(self, snapshot: Snapshot, record: EventRecord) -> None:
-        """Queue an Event about a job, as `record_about`."""
-        self.record_about(KIND, snapshot.key, snapshot.uid, record)
-
-    def record_about(self, kind: str, key: Key, uid: str, record: EventRecord) -> None:
+    def record(self, kind: str, key: Key, uid: str, record: EventRecord) -> None:
         """Queue an Event without blocking; drop it if its queue is full or the object has had too many."""
         event = _QueuedEvent(kind, key, uid, record)
         with self._changed:
@@ -118,7 +111,7 @@ class EventRecorder:
                 events.append(event)
                 self._changed.notify()
                 return
-        self._count_dropped("QueueFull" if full else "RateLimited")
+        self._metrics.count_dropped_event("QueueFull" if full else "RateLimited")
 
     def _repeated_soon(self, event: _QueuedEvent, now: float) -> bool:
         count, last = self._written.get(event.name, (0, 0.0))

@@ -1,4 +1,4 @@
-"""HTTP server for /healthz, /readyz and /metrics, in a thread with its own event loop, and the health checks.
+"""HTTP server for /healthz, /readyz and /metrics, in a thread with its own event loop, and the checks behind them.
 
 Liveness means that no thread is stuck. It does not depend on the API server, whose outage a restart would lengthen, nor
 on the length of the queue, a backlog: that is the metric mptraining_queue_age_seconds, with an alert.
@@ -9,49 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 _log = logging.getLogger(__name__)
 
-# Returns the problem, or None.
-Check = Callable[[], str | None]
+# Returns the problems; none if all is well.
+Check = Callable[[], list[str]]
 
-# Seconds.
+# Seconds without a turn of an event loop after which it is stuck.
 LOOP_SILENT = 30.0
-WORK_STUCK = 120.0
 _START_SECONDS = 10.0
 _STOP_SECONDS = 5.0
-
-
-def check_event_loop(seconds_since_tick: Callable[[], float]) -> Check:
-    """Check that the event loop of the watch streams runs."""
-
-    def check() -> str | None:
-        seconds = seconds_since_tick()
-        return f"the watch streams' event loop has not run for {seconds:.0f} s" if seconds > LOOP_SILENT else None
-
-    return check
-
-
-def check_workers(longest_work: Callable[[], tuple[object, float] | None], ended_workers: Callable[[], int]) -> Check:
-    """Check that no worker has ended or makes no progress for too long."""
-
-    def check() -> str | None:
-        ended, work = ended_workers(), longest_work()
-        if ended:
-            return f"{ended} worker threads have ended"
-        if work is not None and work[1] > WORK_STUCK:
-            return f"a worker makes no progress with {work[0]} for {work[1]:.0f} s"
-        return None
-
-    return check
-
-
-def check_condition(condition: Callable[[], bool], otherwise: str) -> Check:
-    """Check that the condition is met; `otherwise` is the problem until then."""
-    return lambda: None if condition() else otherwise
 
 
 class HealthServer:
@@ -62,15 +32,15 @@ class HealthServer:
         port: int,
         *,
         metrics: Callable[[], bytes],
-        alive: Iterable[Check],
-        ready: Iterable[Check],
+        alive: Check,
+        ready: Check,
         host: str = "",
     ) -> None:
         self.port = port
         self._host = host
         self._metrics = metrics
-        self._alive = tuple(alive)
-        self._ready = tuple(ready)
+        self._alive = alive
+        self._ready = ready
         self._started = threading.Event()
         self._problem: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,9 +88,9 @@ class HealthServer:
         finally:
             await runner.cleanup()
 
-    def _answer(self, checks: tuple[Check, ...]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _answer(self, check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
-            causes = [cause for check in checks if (cause := _run_check(check))]
+            causes = _run_check(check)
             return web.Response(status=503 if causes else 200, text="\n".join(causes or ["ok"]) + "\n")
 
         return answer
@@ -131,8 +101,8 @@ class HealthServer:
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-def _run_check(check: Check) -> str | None:
+def _run_check(check: Check) -> list[str]:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that raises is reported as a problem
-        return f"a check failed: {type(error).__name__}: {error}"
+        return [f"a check failed: {type(error).__name__}: {error}"]

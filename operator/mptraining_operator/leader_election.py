@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 from mptraining_api.kubernetes_api import LEASES, ApiProblem, Raw
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.metrics import RetryCause
-from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.settings import Identity, LeaseSettings
-from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +25,6 @@ _log = logging.getLogger(__name__)
 _STOP_FRACTION = 0.8
 # A leader tries a failed renewal again after this fraction of the duration.
 _RETRY_FRACTION = 0.05
-# Seconds until a worker without work notices the end of its term.
-_TERM_CHECK_SECONDS = 1.0
-# The number of consecutive failures before an Event reports the problem; most problems are temporary.
-_FAILURES_UNTIL_EVENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,130 +100,6 @@ class Term:
         """Raise NotLeading if the term is over."""
         if self.over:
             raise NotLeading(f"term {self.number} is over")
-
-
-class TermWorkers(ABC):
-    """Worker threads that reconcile the keys of a queue, for one term at a time; the queue outlives them.
-
-    `kind` names what a key stands for; `stopwatch` is monotonic, in seconds; `count_retry` receives the cause of each
-    retry.
-    """
-
-    # Errors that are not the operator's.
-    expected: ClassVar[tuple[type[Exception], ...]] = (ApiProblem,)
-
-    def __init__(
-        self,
-        queue: WorkQueue,
-        stopwatch: Callable[[], float],
-        kind: str,
-        count_retry: Callable[[RetryCause], None] = lambda cause: None,
-    ) -> None:
-        self._queue = queue
-        self._stopwatch = stopwatch
-        self._kind = kind
-        self._count_retry = count_retry
-        # Key and last progress by thread; without a lock, so that it can be read while a worker is stuck.
-        self._working: dict[str, tuple[Key, float]] = {}
-        self._threads: list[threading.Thread] = []
-        self._term: Term | None = None
-        self._changing_term = threading.Lock()
-
-    @abstractmethod
-    def _reconcile(self, key: Key) -> None:
-        """Reconcile one key; raise an error to try it again."""
-
-    @abstractmethod
-    def _record(self, key: Key, record: EventRecord) -> None:
-        """Record an Event about a key's object."""
-
-    def reconcile(self, key: Key) -> None:
-        """Reconcile one key once; an error is logged and retried with exponential backoff."""
-        extra = {self._kind: str(key)}
-        try:
-            self._reconcile(key)
-            self._queue.forget(key)
-        except NotLeading as over:
-            # For the next term of this replica.
-            self._queue.add(key)
-            _log.info("left unfinished: %s", over, extra=extra)
-        except Exception as error:  # noqa: BLE001 - an error of one key must not affect the others
-            known = isinstance(error, self.expected)
-            self._count_retry("Api" if isinstance(error, ApiProblem) else "Refused" if known else "Bug")
-            delay = self._queue.retry(key, getattr(error, "retry_after", None) or 0.0)
-            problem = str(error) if known else f"{type(error).__name__}: {error}"
-            level = logging.WARNING if known else logging.ERROR
-            _log.log(level, "%s; tried again in %.0f s", problem, delay, extra=extra, exc_info=not known)
-            if self._queue.failures(key) == _FAILURES_UNTIL_EVENT:
-                message = f"the operator cannot reconcile this {self._kind} and keeps retrying: {problem}"
-                with suppress(Exception):
-                    self._record(key, EventRecord("OperatorProblem", message[:1000], "Warning"))
-
-    def start_term(self, workers: int, term: Term, prepare: Callable[[], None] = lambda: None) -> bool:
-        """Start the worker threads of `term`; return False if it is over, or if workers of an earlier term still run.
-
-        `prepare` is called before the first thread starts.
-        """
-        with self._changing_term:
-            if term.over or any(thread.is_alive() for thread in self._threads):
-                return False
-            self._term = term
-            prepare()
-            threads = [
-                threading.Thread(target=self._work, args=(term,), name=f"{self._kind}-worker-{number}", daemon=True)
-                for number in range(workers)
-            ]
-            for thread in threads:
-                thread.start()
-            # After their start: a thread that has not started cannot be joined.
-            self._threads = threads
-            return True
-
-    def check_term(self) -> None:
-        """Raise NotLeading unless the term of the workers lasts: the fence of every write."""
-        if self._term is None:
-            raise NotLeading("no term has begun")
-        self._term.check()
-
-    def join(self, seconds: float) -> bool:
-        """Wait after the end of the term, or `queue.stop()`; return whether all workers left within `seconds`."""
-        until = self._stopwatch() + seconds
-        with self._changing_term:
-            threads = self._threads
-        for thread in threads:
-            thread.join(max(0.0, until - self._stopwatch()))
-        return not any(thread.is_alive() for thread in threads)
-
-    def ended_workers(self) -> int:
-        """Return the number of workers that have ended although their term lasts."""
-        if self._term is None or self._term.over:
-            return 0
-        return sum(1 for thread in self._threads if not thread.is_alive())
-
-    def note_progress(self) -> None:
-        """Restart the time of the calling worker's work: it is not stuck if the API server answers, however slowly."""
-        thread = threading.current_thread().name
-        if thread in self._working:
-            self._working[thread] = self._working[thread][0], self._stopwatch()
-
-    def longest_work(self) -> tuple[Key, float] | None:
-        """Return the key whose worker has made no progress for the longest time, with the seconds, or None."""
-        now = self._stopwatch()
-        working = [(key, now - since) for key, since in self._working.copy().values()]
-        return max(working, key=lambda work: work[1], default=None)
-
-    def _work(self, term: Term) -> None:
-        thread = threading.current_thread().name
-        while not (term.over or self._queue.stopped):
-            key = self._queue.take(timeout=_TERM_CHECK_SECONDS)
-            if key is None:
-                continue
-            self._working[thread] = key, self._stopwatch()
-            try:
-                self.reconcile(key)
-            finally:
-                del self._working[thread]
-                self._queue.done(key)
 
 
 def request_seconds(settings: LeaseSettings) -> float:

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from mptraining_api.status import Phase
 from mptraining_operator.plan.actions import Plan
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -52,11 +51,12 @@ class Metrics:
             made = counter(name, text, labels)
             return lambda *values: made.labels(*map(str, values)).inc()
 
-        self.observe_reconcile = histogram(
+        self._reconciles = histogram(
             "mptraining_reconcile_seconds",
-            "Seconds of one reconcile of a job, calls to the API server included.",
+            "Seconds of one reconcile, calls to the API server included, by the kind of object.",
+            ("kind",),
             buckets=_SECONDS,
-        ).observe
+        )
         self.count_call: Callable[[str, str, int], None] = counting(
             "mptraining_api_calls",
             "Calls to the API server by this client; code 0 without a response.",
@@ -107,50 +107,23 @@ class Metrics:
         self._leader = Gauge("mptraining_leader", "1 on the replica that reconciles.", registry=self.registry)
         info = Gauge("mptraining_operator_info", "Always 1.", ("version",), registry=self.registry)
         info.labels(version("mptraining")).set(1)
+        self.register(self._ages)
 
-    def watch(
-        self,
-        *,
-        jobs_by_phase: Callable[[], Mapping[str, int]],
-        queue_age: Callable[[], float],
-        queue_depth: Callable[[], int],
-        paused_jobs: Callable[[], int] = lambda: 0,
-        lease_transitions: Callable[[], int | None] = lambda: None,
-        namespaces_unavailable: Callable[[], Mapping[str, str]] = lambda: {},
-    ) -> None:
-        """Register the gauges that are computed at each scrape; `lease_transitions` is None before the first read,
-        `namespaces_unavailable` the reason by namespace.
-        """
+    def register(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+        """Register gauges that are computed at each scrape."""
+        self.registry.register(_ScrapeCollector(gauges))
 
-        def gauges() -> Iterator[GaugeMetricFamily]:
-            yield by_label("mptraining_jobs", "Jobs by phase.", "phase", Phase, jobs_by_phase())
-            yield GaugeMetricFamily(
-                "mptraining_queue_age_seconds", "Seconds that the job at the head has been waiting.", queue_age()
-            )
-            yield GaugeMetricFamily("mptraining_queue_depth", "Jobs that wait for a worker.", queue_depth())
-            yield GaugeMetricFamily("mptraining_jobs_paused", "Jobs that their annotation pauses.", paused_jobs())
-            now = self._monotonic()
-            yield by_label(
-                "mptraining_watch_last_event_age_seconds",
-                "Seconds since the last event of the watch stream; a stream without changes grows old.",
-                "resource",
-                (),
-                {resource: max(0.0, now - at) for resource, at in self._last_events.copy().items()},
-            )
-            unavailable = GaugeMetricFamily(
-                "mptraining_namespace_unavailable",
-                "1 for each namespace of the setting namespaces that cannot be listed, with the API server's reason.",
-                labels=("namespace", "reason"),
-            )
-            for namespace, reason in namespaces_unavailable().items():
-                unavailable.add_metric((namespace, reason), 1)
-            yield unavailable
-            transitions = lease_transitions()
-            if transitions is not None:
-                help_text = "The Lease's leaseTransitions, as this replica last read it."
-                yield GaugeMetricFamily("mptraining_lease_transitions", help_text, transitions)
+    def _ages(self) -> Iterator[GaugeMetricFamily]:
+        now = self._monotonic()
+        yield by_label(
+            "mptraining_watch_last_event_age_seconds",
+            "Seconds since the last event of the watch stream; a stream without changes grows old.",
+            "resource",
+            {resource: max(0.0, now - at) for resource, at in self._last_events.copy().items()},
+        )
 
-        self.registry.register(ScrapeCollector(gauges))
+    def observe_reconcile(self, kind: str, seconds: float) -> None:
+        self._reconciles.labels(kind).observe(seconds)
 
     def observe_list(self, resource: str, seconds: float) -> None:
         self._lists.labels(resource).observe(seconds)
@@ -186,7 +159,9 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def by_label(name: str, text: str, label: str, values: Iterable[str], counts: Mapping[str, float]) -> GaugeMetricFamily:
+def by_label(
+    name: str, text: str, label: str, counts: Mapping[str, float], values: Iterable[str] = ()
+) -> GaugeMetricFamily:
     """Return a gauge with one series for each of the values, and for each other one that is counted."""
     gauge = GaugeMetricFamily(name, text, labels=(label,))
     for value in sorted({*map(str, values), *counts}):
@@ -194,9 +169,7 @@ def by_label(name: str, text: str, label: str, values: Iterable[str], counts: Ma
     return gauge
 
 
-class ScrapeCollector(Collector):
-    """Gauges that are computed at each scrape."""
-
+class _ScrapeCollector(Collector):
     def __init__(self, gauges: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
         self._gauges = gauges
 

@@ -214,7 +214,8 @@ def _listen(host: str | None, port: int) -> socket.socket:
 class ProgressEndpoint:
     """The progress server with its token reviews, its certificate in a Secret, and the status writer.
 
-    Raises ApiProblem, OSError if the port is not available, certificate.InvalidCertificate.
+    `ready` returns whether the jobs of all reports are known; after `start`, `port` is the port in use and
+    `certificate` PEM.
     """
 
     def __init__(
@@ -223,42 +224,73 @@ class ProgressEndpoint:
         identity: Identity,
         cluster: Cluster,
         cache: Cache,
-        listed: Callable[[], bool],
+        ready: Callable[[], bool],
         clock: Callable[[], float],
-        count_refused: Callable[[int], None] = lambda status: None,
+        count_refused: Callable[[int], None],
     ) -> None:
+        self._settings = settings.progress
+        self._namespace = identity.namespace
+        self._cluster = cluster
         self._cache = cache
-        self._listed = listed
-        chosen, namespace = settings.progress, identity.namespace
-        names = dns_names(chosen.service, namespace)
-        certificate = ensure_certificate(
-            cluster, namespace, f"{chosen.service}-progress", lambda: issue_certificate(names, clock())
-        )
-        self.certificate = certificate.cert_pem.decode()
+        self._ready = ready
+        self._clock = clock
+        self._count_refused = count_refused
         self._writer = ProgressWriter(
             lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
             clock,
-            chosen.minimum_seconds,
-            chosen.writes_per_second,
+            self._settings.minimum_seconds,
+            self._settings.writes_per_second,
         )
-        reviewer = TokenReviewer(cluster.review_token, clock, chosen.token_cache_seconds)
-        self._server = ProgressServer(
-            chosen.port, self._lookup_job, reviewer, self._writer.offer, certificate, count_refused=count_refused
-        )
-        self._server.start()
-        self._writer.start()
-        self.service_port = self._server.port
+        self._server: ProgressServer | None = None
+        self.port = self._settings.port
+        self.certificate = ""
 
-    @property
-    def alive(self) -> bool:
-        return self._server.alive
+    def start(self, stopping: threading.Event) -> None:
+        """Start, with retries until `stopping` is set, before any pod starts: pods need the certificate."""
+        pause = 1.0
+        while not stopping.is_set():
+            try:
+                self._start()
+                return
+            except (ApiProblem, OSError, RuntimeError) as problem:
+                _log.warning("the progress endpoint cannot start: %s; trying again in %.0f s", problem, pause)
+                stopping.wait(pause)
+                pause = min(2 * pause, 15.0)
 
     def stop(self) -> None:
-        self._server.stop()
-        self._writer.stop(2.0)
+        if self._server is not None:
+            self._server.stop()
+            self._writer.stop(2.0)
+
+    def ended(self) -> str | None:
+        """Return that the server's thread has ended, for the health check, or None."""
+        return "the progress endpoint has ended" if self._server is not None and not self._server.alive else None
+
+    def _start(self) -> None:
+        """Raise ApiProblem, OSError if the port is not available, certificate.InvalidCertificate."""
+        names = dns_names(self._settings.service, self._namespace)
+        certificate = ensure_certificate(
+            self._cluster,
+            self._namespace,
+            f"{self._settings.service}-progress",
+            lambda: issue_certificate(names, self._clock()),
+        )
+        reviewer = TokenReviewer(self._cluster.review_token, self._clock, self._settings.token_cache_seconds)
+        server = ProgressServer(
+            self._settings.port,
+            self._lookup_job,
+            reviewer,
+            self._writer.offer,
+            certificate,
+            count_refused=self._count_refused,
+        )
+        server.start()
+        self._writer.start()
+        self.port, self.certificate = server.port, certificate.cert_pem.decode()
+        self._server = server
 
     def _lookup_job(self, key: Key) -> JobForProgress | None:
-        if not self._listed():
+        if not self._ready():
             raise Refused(503, "the operator has just started: report again later", _BUSY_SECONDS)
         job = self._cache.stored(key)
         if job is None:

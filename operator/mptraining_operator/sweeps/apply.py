@@ -22,6 +22,7 @@ from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.apply import status_changes
 from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.resources.job_objects import Owner
@@ -36,8 +37,6 @@ _log = logging.getLogger(__name__)
 # Seconds until a refused creation is tried again; the delay doubles. A quota is rarely freed soon.
 _FIRST_RETRY = 2.0
 _LONGEST_RETRY = 60.0
-
-RecordEvent = Callable[[StoredSweep, EventRecord], None]
 
 
 @dataclass(slots=True)
@@ -90,14 +89,14 @@ class SweepApplier:
         jobs: Cache,
         *,
         wake_job: Callable[[Key], None],
-        record_event: RecordEvent,
+        recorder: EventRecorder,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._wake_job = wake_job
         self._sweeps = sweeps
         self._jobs = jobs
-        self._record_event = record_event
+        self._recorder = recorder
         self._clock = clock
 
     def write_status(self, sweep: StoredSweep, before: SweepStatus, after: SweepStatus) -> StoredSweep | None:
@@ -132,7 +131,7 @@ class SweepApplier:
         """Log the Event and record it."""
         level = logging.WARNING if record.type == "Warning" else logging.INFO
         _log.log(level, "%s: %s", record.reason, record.message, extra={"sweep": str(sweep.key)})
-        self._record_event(sweep, record)
+        self._recorder.record(SWEEP_KIND, sweep.key, sweep.uid, record)
 
     def find_job(self, sweep: StoredSweep, name: str) -> None:
         """Read a job that the cache lacks although the sweep's status says that it runs. Raises ApiProblem."""

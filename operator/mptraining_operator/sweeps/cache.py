@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError
 
-from mptraining_api.kubernetes_api import SWEEPS, Resource
+from mptraining_api.kubernetes_api import SWEEPS
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, PAUSED, is_paused
 from mptraining_api.status import format_time
@@ -23,7 +24,7 @@ from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.watch import api_objects
-from mptraining_operator.watch.informer import Receiver, Stream
+from mptraining_operator.watch.informer import Stream
 from mptraining_operator.watch.parse import optional_time, unreadable_status, version_number
 from mptraining_operator.watch.versions import Versions
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -57,6 +58,7 @@ class _Summary(msgspec.Struct, frozen=True):
 # Labels of the metric, and in small letters the counts of a status.
 TRIAL_STATES = ("Pending", "Running", "Succeeded", "Stopped", "Failed")
 _SUMMARY = msgspec.json.Decoder(_Summary)
+_SWEEP = msgspec.json.Decoder(Sweep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,34 +205,42 @@ class SweepCache:
         self._versions.remove(sweep.uid, version)
 
 
-SWEEP_STREAM = Stream(SWEEPS, msgspec.json.Decoder(Sweep).decode)
+class SweepStream(Stream):
+    """MPTrainingSweeps; the garbage collector deletes the jobs of a deleted one."""
 
-
-class SweepIntake(Receiver):
-    """The receiver of sweeps: each change queues its sweep; the garbage collector deletes the jobs of a deleted one."""
+    resource = SWEEPS
+    primary = True
+    install = "the resource is not installed: kubectl apply -f charts/mptraining/files/crd-sweeps.yaml"
 
     def __init__(self, cache: SweepCache, queue: WorkQueue) -> None:
         super().__init__(queue)
-        self._cache = cache
+        self.cache = cache
+
+    @property
+    def queue(self) -> WorkQueue:
+        return self._queue
+
+    def decode(self, text: bytes) -> Sweep:
+        return _SWEEP.decode(text)
 
     def begin_list(self) -> int:
-        return self._cache.begin_list()
+        return self.cache.begin_list()
 
-    def known_before(self, _: Resource, listed: int) -> list[tuple[Key, str]]:
-        return self._cache.known_before(listed)
-
-    def _identity(self, _: Resource, found: Sweep) -> tuple[Key, str, int]:
-        metadata = found.metadata
-        return Key(metadata.namespace, metadata.name), metadata.uid, version_number(metadata.resource_version)
-
-    def _store(self, _: Resource, key: Key, version: int, found: Sweep, listed: int | None) -> bool:  # noqa: ARG002 - in `found`
-        return self._cache.put(parse(found), listed)
-
-    def _drop(self, _: Resource, key: Key, uid: str, version: int) -> bool:
-        return self._cache.remove(key, uid, version)
+    def known_before(self, listed: int) -> list[tuple[Key, str]]:
+        return self.cache.known_before(listed)
 
     def trial_changed(self, namespace: str, sweep_uid: str) -> None:
         """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""
-        key = self._cache.key_of(sweep_uid)
+        key = self.cache.key_of(sweep_uid)
         if key is not None and key.namespace == namespace:
             self._queue.add(key, COALESCE)
+
+    def _identity(self, received: Any) -> tuple[Key, str, int]:
+        metadata = received.metadata
+        return Key(metadata.namespace, metadata.name), metadata.uid, version_number(metadata.resource_version)
+
+    def _store(self, _: Key, version: int, received: Any, listed: int | None) -> bool:  # noqa: ARG002 - in `received`
+        return self.cache.put(parse(received), listed)
+
+    def _drop(self, key: Key, uid: str, version: int) -> bool:
+        return self.cache.remove(key, uid, version)

@@ -6,7 +6,6 @@ an object is the later one. Each `put_…` and `remove_…` returns whether the 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ from typing import Any, Literal
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.watch.parse import StoredJob, read_job, read_status
 from mptraining_operator.watch.versions import Versions
-from mptraining_operator.watch.work_queue import Urgency
 
 Kind = Literal["jobs", "batch_jobs", "pods"]
 
@@ -25,9 +23,6 @@ Kind = Literal["jobs", "batch_jobs", "pods"]
 LOOKUP_SECONDS = 30.0
 # The uids of removed objects are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 20_000
-# A crowd: so many Indexed Jobs wait for their pods, each counted for so many seconds, because a quota can last.
-_CROWD = 10
-_CROWD_SECONDS = 20.0
 
 
 @dataclass(slots=True)
@@ -50,16 +45,6 @@ class _Record:
     @property
     def job_uids(self) -> tuple[str, ...]:
         return (self.job.uid,) if self.job is not None else ()
-
-    @property
-    def lacks_pods(self) -> bool:
-        """Return whether the job controller has not yet created all pods of an Indexed Job."""
-        pods = Counter(pod.owner_uid for pod in self.pods.values())
-        return any(
-            pods[uid] + job.succeeded < job.parallelism
-            for uid, job in self.batch_jobs.items()
-            if not (job.ended or job.suspended or job.deleting or job.is_probe or job.placement)
-        )
 
     @property
     def nodes(self) -> int:
@@ -96,8 +81,6 @@ class Cache:
         # The jobs of each sweep, by namespace and uid: a look at one sweep must not cost a look at every job. The API
         # server does not check owner references, so that a job of another namespace may name the sweep's uid.
         self._trials: dict[tuple[str, str], set[Key]] = {}
-        # Until when each job that lacks pods is counted, in the order of that time.
-        self._lacking_pods: dict[Key, float] = {}
 
     def begin_list(self) -> int:
         """Return the number of a list that begins now, for `listed` of its objects."""
@@ -319,22 +302,6 @@ class Cache:
         """Return the keys of all existing jobs."""
         return tuple(job.key for job in self.jobs())
 
-    def urgency(self, key: Key) -> Urgency:
-        """Return how soon the job is reconciled when many are due."""
-        with self._lock:
-            record = self._records.get(key)
-            if record is None or record.job is None:
-                return Urgency.RUN
-            if record.job.ended:
-                return Urgency.ENDED
-            return Urgency.RUN if record.job.attempt or record.batch_jobs else Urgency.START
-
-    def crowded(self) -> bool:
-        """Return whether so many jobs wait for their pods that other work would delay the creation of these pods."""
-        with self._lock:
-            until = next(itertools.islice(reversed(self._lacking_pods.values()), _CROWD - 1, None), 0.0)
-            return self._clock() < until
-
     def trials(self, namespace: str, sweep_uid: str) -> tuple[StoredJob, ...]:
         """Return the jobs of that sweep, without parsing."""
         with self._lock:
@@ -405,10 +372,6 @@ class Cache:
         if nodes != record.counted:
             self._nodes[key.namespace] += nodes - record.counted
             record.counted = nodes
-        if not record.lacks_pods:
-            self._lacking_pods.pop(key, None)
-        elif key not in self._lacking_pods:
-            self._lacking_pods[key] = self._clock() + _CROWD_SECONDS
 
     def _expire(self, record: _Record) -> None:
         now = self._clock()

@@ -1,371 +1,425 @@
-"""Informer: the watched resources, the intake of their objects into cache and queue, and lists of them.
+"""Informer: lists and watches of resources, as client-go's; each resource in each namespace has its own errors.
 
-The jobs of a namespace are reconciled after its first list. A list supersedes what was known before it began: an object
-that it lacks was deleted. An error concerns one namespace: the others are listed and served.
+A list supersedes what was known before it began: an object that it lacks was deleted. A watch begins at the version of
+a list, resumes from the last version that it received, and begins with a list again when the API server does not have
+that version (410, 504) or has been silent for longer than between two bookmarks: after the restore of an etcd backup,
+it is silent until it reaches that version. kopf watches the primary resources (`kopf_streams`), which are listed here.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem, Resource
+from mptraining_api.kubernetes_api import ApiProblem, Resource
 from mptraining_operator.cluster import Cluster
+from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.resources import names
-from mptraining_operator.watch import api_objects, parse
-from mptraining_operator.watch.cache import Cache, Kind
+from mptraining_operator.watch.api_objects import Bookmark, Status, WatchEvent
 from mptraining_operator.watch.work_queue import WorkQueue
 
-# Seconds. Children change in bursts, which one reconcile handles.
-COALESCE = 0.2
+_log = logging.getLogger(__name__)
+
+# The right is missing, as in a namespace that was deleted with its RoleBinding, or the resource is.
+_REFUSED = (403, 404)
+# Gone: the version is too old. Gateway Timeout: it is too large.
+_NO_VERSION = (410, 504)
+# Seconds without an event or a bookmark, which the API server sends about once a minute; more than between two of them.
+SILENT_SECONDS = 75.0
+# Seconds between two lists of the leader: a proxy may lose an event, and kopf reports no deletion between two watches.
+RELIST_SECONDS = 600.0
+# Seconds until the list after a watch of kopf began again, and between two such lists: one covers all its objects.
+_SOON = 5.0
+_FRESH = 60.0
+# Seconds until a list or a watch that failed is tried again; the pause doubles.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+
+_EVENT = msgspec.json.Decoder(WatchEvent)
+_BOOKMARK = msgspec.json.Decoder(Bookmark)
+_STATUS = msgspec.json.Decoder(Status)
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """One kind of object that is watched and listed; `decode` parses the JSON of one object."""
+class Stream(ABC):
+    """One resource that is watched: its objects go into a cache, and their keys into a queue. Thread-safe."""
 
-    resource: Resource
-    decode: Callable[[bytes], Any]
-    label_selector: str = ""
+    resource: ClassVar[Resource]
+    label_selector: ClassVar[str] = ""
+    # Watched by kopf.
+    primary: ClassVar[bool] = False
+    # Seconds from a change to the reconcile, which handles all changes until then.
+    coalesce: ClassVar[float] = 0.0
+    # How to install the resource, for the log.
+    install: ClassVar[str] = ""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
 
     @property
     def selectors(self) -> dict[str, str]:
         """The query parameters of a list or watch."""
         return {"labelSelector": self.label_selector} if self.label_selector else {}
 
-
-# Of MPTrainingJobs spec and status are kept whole: they stay mappings.
-JOB_STREAM = Stream(JOBS, msgspec.json.decode)
-CHILD_STREAMS = (
-    Stream(BATCH_JOBS, msgspec.json.Decoder(api_objects.Job).decode, label_selector=names.JOB),
-    Stream(PODS, msgspec.json.Decoder(api_objects.Pod).decode, label_selector=names.JOB),
-)
-# MPTrainingJobs last, so that their children are already in the cache.
-STREAMS = (*CHILD_STREAMS, JOB_STREAM)
-
-
-class Receiver(ABC):
-    """Takes the objects of watches and lists into a cache, as their stream decodes them, and queues their keys.
-
-    Thread-safe.
-    """
-
-    def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
-
-    def put(self, resource: Resource, found: Any, listed: int | None = None) -> str:
+    def put(self, received: Any, listed: int | None = None) -> str:
         """Store an added, modified or listed object; return its uid. `listed` is the number of its list."""
-        key, uid, version = self._identity(resource, found)
-        if key is not None and self._store(resource, key, version, found, listed):
-            self._enqueue(resource, key)
+        key, uid, version = self._identity(received)
+        if key is not None and self._store(key, version, received, listed):
+            self._queue.add(key, self.coalesce)
         return uid
 
-    def remove(self, resource: Resource, found: Any) -> None:
+    def remove(self, received: Any) -> None:
         """Remove a deleted object, given in its last state."""
-        key, uid, version = self._identity(resource, found)
+        key, uid, version = self._identity(received)
         if key is not None:
-            self.forget(resource, key, uid, version)
+            self.forget(key, uid, version)
 
-    def forget(self, resource: Resource, key: Key, uid: str, version: int) -> None:
+    def forget(self, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
-        if self._drop(resource, key, uid, version):
-            self._enqueue(resource, key)
+        if self._drop(key, uid, version):
+            self._queue.add(key, self.coalesce)
+
+    @abstractmethod
+    def decode(self, text: bytes) -> Any:
+        """Decode the JSON of one object."""
+
+    def of_mapping(self, raw: dict[str, Any]) -> Any:
+        """Return what `decode` returns for the object that kopf decoded."""
+        return self.decode(msgspec.json.encode(raw))
 
     @abstractmethod
     def begin_list(self) -> int:
         """Return the number of a list that begins now, for `listed` of its objects."""
 
     @abstractmethod
-    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:
+    def known_before(self, listed: int) -> list[tuple[Key, str]]:
         """Return the objects (key, uid) with no update since that list began: deleted, if the list lacks them."""
 
     @abstractmethod
-    def _identity(self, resource: Resource, found: Any) -> tuple[Key | None, str, int]:
+    def _identity(self, received: Any) -> tuple[Key | None, str, int]:
         """Return the key that the object belongs to, if any, and the object's uid and version."""
 
     @abstractmethod
-    def _store(self, resource: Resource, key: Key, version: int, found: Any, listed: int | None) -> bool:
+    def _store(self, key: Key, version: int, received: Any, listed: int | None) -> bool:
         """Store the object; return whether its key must be reconciled."""
 
     @abstractmethod
-    def _drop(self, resource: Resource, key: Key, uid: str, version: int) -> bool:
+    def _drop(self, key: Key, uid: str, version: int) -> bool:
         """Remove the object; return whether its key must be reconciled."""
 
-    def _enqueue(self, resource: Resource, key: Key) -> None:  # noqa: ARG002 - one delay for all resources
-        self._queue.add(key)
+
+class Source:
+    """One resource in one namespace, or in all (None): its lists, and whether its objects are known.
+
+    Unknown objects must not be planned with: no list of this term has succeeded, or the right to list was withdrawn.
+    `clock` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self, cluster: Cluster, stream: Stream, namespace: str | None, clock: Callable[[], float], metrics: Metrics
+    ) -> None:
+        self.stream = stream
+        self.namespace = namespace
+        self.known = False
+        # Whether the API server has answered a list, be it that it refuses.
+        self.answered = False
+        self.problem: ApiProblem | None = None
+        # When it is listed next, and when it was listed last.
+        self.due = -math.inf
+        self.listed_at = -math.inf
+        # The version of the last list.
+        self.version = 0
+        self._cluster = cluster
+        self._clock = clock
+        self._metrics = metrics
+        self._pause = FIRST_PAUSE
+
+    def list(self, *, begins_term: bool = False) -> None:
+        """List the resource; an error is kept in `problem`, and the list is due again."""
+        plural, began = self.stream.resource.plural, self._clock()
+        try:
+            version = self._list()
+        except ApiProblem as problem:
+            self.problem = problem
+            self.answered = self.answered or problem.status in _REFUSED
+            # A list that fails for another reason leaves what the watches report.
+            self.known = self.known and not (begins_term or problem.status in _REFUSED)
+            self.due = self._clock() + max(self._pause, problem.retry_after or 0.0)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            return
+        self.version, self.problem, self._pause = version, None, FIRST_PAUSE
+        self.known = self.answered = True
+        self.listed_at = self._clock()
+        self.due = self.listed_at + RELIST_SECONDS
+        self._metrics.observe_list(plural, self.listed_at - began)
+
+    def _list(self) -> int:
+        listed = self.stream.begin_list()
+        seen: set[str] = set()
+        version = 0
+        pages = self._cluster.pages(self.stream.resource, self.namespace, **self.stream.selectors)
+        for items, version in pages:  # noqa: B007 - that of the last page
+            for item in items:
+                try:
+                    seen.add(self.stream.put(self.stream.decode(item), listed))
+                except Exception:  # noqa: BLE001 - one malformed object must not stop the list
+                    metadata = msgspec.json.decode(item)["metadata"]
+                    seen.add(metadata["uid"])
+                    where = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                    _log.exception("one of the %s is skipped: %s", self.stream.resource.plural, where)
+        for key, uid in self.stream.known_before(listed):
+            if uid not in seen and self.namespace in (None, key.namespace):
+                self.stream.forget(key, uid, version)
+        return version
 
 
-class Intake(Receiver):
-    """The receiver of jobs and their children."""
+class Reflector(Source):
+    """A source that is also watched, in a thread of its own. `on_restored` is called when versions have gone back."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue) -> None:
-        super().__init__(queue)
-        self._cache = cache
+    def __init__(
+        self,
+        cluster: Cluster,
+        stream: Stream,
+        namespace: str | None,
+        clock: Callable[[], float],
+        metrics: Metrics,
+        on_restored: Callable[[], None],
+    ) -> None:
+        super().__init__(cluster, stream, namespace, clock, metrics)
+        self._on_restored = on_restored
+        # The version of the last event; empty: the watch begins with a list.
+        self._watched = ""
+        self._heard = 0.0
+        # The HTTP code of the last error, which is logged once.
+        self._logged: int | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {stream.resource.plural}", daemon=True)
 
-    def begin_list(self) -> int:
-        return self._cache.begin_list()
+    def start(self) -> None:
+        """Start to watch from the version of the last list; without one, list first."""
+        self._watched = str(self.version or "")
+        self._heard = self._clock()
+        self._thread.start()
 
-    def known_before(self, resource: Resource, listed: int) -> list[tuple[Key, str]]:
-        kind: Kind = "jobs" if resource == JOBS else "pods" if resource == PODS else "batch_jobs"
-        return self._cache.known_before(listed, kind)
+    def stop(self) -> None:
+        """Stop before the next event; the thread may wait for it until the API server ends the watch."""
+        self._stopping.set()
 
-    def _identity(self, resource: Resource, found: Any) -> tuple[Key | None, str, int]:
-        if resource == JOBS:
-            metadata = found["metadata"]
-            version = parse.version_number(metadata.get("resourceVersion"))
-            return Key(metadata["namespace"], metadata["name"]), metadata["uid"], version
-        metadata = found.metadata
-        return parse.owner(metadata), metadata.uid, parse.version_number(metadata.resource_version)
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended, not whether it has begun."""
+        return self._thread.ident is not None and not self._thread.is_alive()
 
-    def _store(self, resource: Resource, key: Key, version: int, found: Any, listed: int | None) -> bool:
-        if resource == JOBS:
-            return self._cache.put_job(parse.job(found), listed)
-        if resource == PODS:
-            return self._cache.put_pod(key, version, parse.pod(found), listed)
-        return self._cache.put_batch_job(key, version, parse.batch_job(found), listed)
+    def _run(self) -> None:
+        plural, pause = self.stream.resource.plural, FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = self._clock()
+            try:
+                self.watch_once()
+            except ApiProblem as problem:
+                # 0: the connection ended or is silent, which is usual; the watch resumes where it was.
+                usual = problem.status in (0, *_NO_VERSION)
+                level = logging.INFO if usual or problem.status == self._logged else logging.WARNING
+                self._logged = problem.status
+                _log.log(level, "the watch of %s ended: %s", plural, problem)
+                self._metrics.count_watch_restart(plural)
+            except Exception:  # noqa: BLE001 - the thread must keep watching
+                _log.exception("an error in the watch of %s", plural)
+            short = self._clock() - began < pause
+            pause = min(2 * pause, LONGEST_PAUSE) if short else FIRST_PAUSE
+            if short:
+                self._stopping.wait(pause)
 
-    def _drop(self, resource: Resource, key: Key, uid: str, version: int) -> bool:
-        remove = self._cache.remove_job if resource == JOBS else self._cache.remove_child
-        return remove(key, uid, version)
+    def watch_once(self) -> None:
+        """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
+        if not self._watched:
+            before = self.version
+            self.list()
+            if self.problem is not None:
+                raise self.problem
+            if self.version < before:
+                _log.warning("resourceVersions have gone back, as after the restore of a backup of etcd")
+                self._on_restored()
+            self._watched, self._heard = str(self.version), self._clock()
+        events = self._cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
+        try:
+            for line in events:
+                if self._stopping.is_set():
+                    return
+                self._heard = self._clock()
+                self._take(_EVENT.decode(line))
+                self._logged = None
+        except ApiProblem as problem:
+            if problem.status in _NO_VERSION or self._clock() - self._heard > SILENT_SECONDS:
+                self._watched = ""
+            raise
 
-    def _enqueue(self, resource: Resource, key: Key) -> None:
-        self._queue.add(key, 0.0 if resource == JOBS else COALESCE)
+    def _take(self, event: WatchEvent) -> None:
+        plural = self.stream.resource.plural
+        self._metrics.watch_event(plural)
+        if event.type == "BOOKMARK":
+            self._watched = _BOOKMARK.decode(event.object).metadata.resource_version
+            return
+        if event.type == "ERROR":
+            status = _STATUS.decode(event.object)
+            raise ApiProblem(status.code, status.reason, status.message)
+        try:
+            received = self.stream.decode(event.object)
+            self._watched = received.metadata.resource_version
+            if event.type == "DELETED":
+                self.stream.remove(received)
+            else:
+                self.stream.put(received)
+        except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
+            _log.exception("an event about one of the %s is skipped", plural)
 
 
-_log = logging.getLogger(__name__)
+class Informer:
+    """The sources of these streams in each namespace; empty `namespaces` are all.
 
-# The right is missing, as in a namespace that was deleted with its RoleBinding, or the resource is.
-_REFUSED = (403, 404)
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 15.0
-# Seconds until a namespace is listed again that could not be listed; the pause doubles.
-_LONGEST_NAMESPACE_PAUSE = 30.0
-# Seconds until the relist after kopf listed again, whose list does not report deletions.
-_SOON = 5.0
-# Seconds between such relists: kopf reports each object of its list, and one relist covers all of them.
-_FRESH = 60.0
-
-CRD_MISSING = "the resource MPTrainingJob is not installed: kubectl apply -f charts/mptraining/files/crd.yaml"
-
-
-class Relister:
-    """List all resources once and again every `seconds`, in a thread of its own.
-
-    kopf does not report deletions that happened between two of its watches, and a proxy may lose one. Later lists have
-    Jobs and pods only where `decides` returns True: the lists of standbys would cost the API server as much.
-
-    `streams` are listed in their order, and `always` by standbys as well; `crd_missing` is logged when the API server
-    does not serve one of them. `clock` is monotonic, in seconds; empty `namespaces` are all. A namespace that cannot be
-    listed, as it was deleted or the right was withdrawn, is tried again by itself. `on_available` is called when it
-    is listed again, `on_listed` after each list of the thread; neither may raise. `observe_list` receives the resource
-    and the seconds of each complete list of it.
+    A thread lists each source until it succeeds, and while `leading`, every ten minutes again: a standby's watches are
+    enough until it leads. `on_known` is called when a source is known that was not, `on_restored` when resourceVersions
+    have gone back, and `on_relisted` after the lists of the thread. `clock` is monotonic, in seconds.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        receiver: Receiver,
-        *,
-        seconds: float,
-        namespaces: tuple[str, ...],
+        streams: Sequence[Stream],
+        namespaces: Sequence[str],
         clock: Callable[[], float],
-        on_available: Callable[[], None] = lambda: None,
-        on_listed: Callable[[], None] = lambda: None,
-        decides: Callable[[], bool] = lambda: True,
-        observe_list: Callable[[str, float], None] = lambda resource, seconds: None,
-        streams: tuple[Stream, ...] = STREAMS,
-        always: tuple[Stream, ...] = (JOB_STREAM,),
-        crd_missing: str = CRD_MISSING,
+        metrics: Metrics,
+        *,
+        leading: Callable[[], bool],
+        on_known: Callable[[], None],
+        on_restored: Callable[[], None],
+        on_relisted: Callable[[], None],
     ) -> None:
-        self._cluster = cluster
-        self._receiver = receiver
-        self._streams = streams
-        self._always = always
-        self._crd_missing = crd_missing
-        self._seconds = seconds
-        self.namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self.namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._clock = clock
-        self._on_available = on_available
-        self._on_listed = on_listed
-        self._decides = decides
-        self._observe_list = observe_list
-        # The namespaces whose last list failed.
-        self._problems: dict[str | None, ApiProblem] = {}
-        # Those whose objects are unknown since then, or since the beginning of the term.
-        self._unknown: set[str | None] = set()
-        self._requested = threading.Event()
+        self._leading = leading
+        self._on_known = on_known
+        self._on_relisted = on_relisted
+        # Children before the objects that they belong to, which are planned as soon as they are known.
+        ordered = sorted(streams, key=lambda stream: stream.primary)
+        self.sources: tuple[Source, ...] = tuple(
+            Source(cluster, stream, namespace, clock, metrics)
+            if stream.primary
+            else Reflector(cluster, stream, namespace, clock, metrics, on_restored)
+            for namespace in self.namespaces
+            for stream in ordered
+        )
+        self._reflectors = [source for source in self.sources if isinstance(source, Reflector)]
+        # The namespaces with a problem that was logged.
+        self._reported: set[tuple[str | None, int]] = set()
+        self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="relist", daemon=True)
-        self._completed: float | None = None
-        self.complete = threading.Event()
-        # The version of the last list by resource and namespace.
-        self.versions: dict[tuple[Resource, str | None], int] = {}
+        self._thread = threading.Thread(target=self._run, name="list", daemon=True)
+        # Set once the API server has answered about every source.
+        self.answered = threading.Event()
 
     def start(self) -> None:
-        """Start the thread; `complete` is set after the first complete list."""
+        """List everything, in a thread."""
         self._thread.start()
+
+    def watch(self) -> None:
+        """Start the watches, once `answered`."""
+        for reflector in self._reflectors:
+            reflector.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._requested.set()
+        self._wake.set()
+        for reflector in self._reflectors:
+            reflector.stop()
 
-    def age(self) -> float | None:
-        """Return the seconds since the last complete list, or None before the first."""
-        return None if self._completed is None else self._clock() - self._completed
+    def ended_watches(self) -> bool:
+        """Return whether the thread of a watch has ended; it may not have begun."""
+        return any(reflector.ended for reflector in self._reflectors)
 
-    def is_unknown(self, namespace: str) -> bool:
-        """Return whether the namespace could not be listed: plans of its jobs would be made from nothing."""
-        return namespace in self._unknown
-
-    def listed_namespaces(self) -> tuple[str | None, ...]:
-        """Return the namespaces that are not unknown; None is all of them."""
-        return tuple(namespace for namespace in self.namespaces if namespace not in self._unknown)
+    def is_known(self, streams: Sequence[Stream], namespace: str | None) -> bool:
+        """Return whether the objects of all these streams in the namespace are known."""
+        return all(
+            source.known
+            for source in self.sources
+            if source.stream in streams and (source.namespace is None or source.namespace == namespace)
+        )
 
     def unavailable(self) -> dict[str, str]:
-        """Return the reason of each of the given namespaces whose last list failed."""
-        return {namespace: problem.reason for namespace, problem in self._problems.copy().items() if namespace}
+        """Return the reason of each of the given namespaces of which a list failed."""
+        return {
+            source.namespace: source.problem.reason for source in self.sources if source.namespace and source.problem
+        }
 
-    def request_relist(self) -> None:
-        """Request a relist after a watch stream restarted: within seconds, or later if the last list is recent."""
-        self._requested.set()
+    def request_list(self) -> None:
+        """Request lists after a watch of kopf began again: within seconds, or later if the last ones are recent."""
+        now = self._clock()
+        for source in self.sources:
+            source.due = min(source.due, max(now + _SOON, source.listed_at + _FRESH))
+        self._wake.set()
 
-    def seconds_until_relist(self) -> float:
-        """Return the seconds until a list that is requested now."""
-        age = self.age()
-        if age is None:
-            return _SOON
-        # No later than the next periodic list.
-        return min(max(_SOON, _FRESH - age), max(0.0, self._seconds - age))
+    def begin_term(self) -> None:
+        """List every source again; one that cannot be listed is unknown, and the thread lists it until it can."""
+        self._list(self.sources, begins_term=True)
+        self._wake.set()
 
-    def list_until_complete(self, stopping: threading.Event) -> bool:
-        """Make a complete list that begins now, with retries; return False if `stopping` is set first.
+    def list_due(self) -> float | None:
+        """List the sources that are due; return the seconds until the next one is, or None if none will be."""
+        now, leading = self._clock(), self._leading()
+        due = [source for source in self.sources if source.due <= now and self._is_listed(source, leading)]
+        if due:
+            self._list(due)
+            if leading:
+                self._on_relisted()
+        dues = [source.due for source in self.sources if self._is_listed(source, leading)]
+        return max(0.0, min(dues) - self._clock()) if dues else None
 
-        The thread lists the namespaces again that could not be listed; until then they are unknown.
-        """
-        pause = _FIRST_PAUSE
-        while not stopping.is_set():
-            try:
-                self.run_once(begins_term=True)
-            except ApiProblem as problem:
-                _log.warning("%s; trying again in %.0f s", self._describe(problem), pause)
-                pause = max(_FIRST_PAUSE, problem.retry_after or 0.0)
-            except Exception:  # noqa: BLE001 - the caller waits for this list
-                _log.exception("an error while listing; trying again in %.0f s", pause)
-            else:
-                if self._problems:
-                    self.request_relist()
-                return True
-            stopping.wait(pause)
-        return False
+    def _is_listed(self, source: Source, leading: bool) -> bool:
+        return leading or not source.known or source.problem is not None
 
-    def run_once(
-        self,
-        streams: tuple[Stream, ...] = (),
-        namespaces: tuple[str | None, ...] = (),
-        *,
-        begins_term: bool = False,
-    ) -> None:
-        """List these resources of these namespaces once, or all. Raises ApiProblem if no namespace can be listed.
+    def _list(self, sources: Sequence[Source], *, begins_term: bool = False) -> None:
+        became_known = False
+        for source in sources:
+            was_known = source.known
+            source.list(begins_term=begins_term)
+            self._report(source)
+            became_known = became_known or (source.known and not was_known)
+        if all(source.answered for source in self.sources):
+            self.answered.set()
+        if became_known:
+            self._on_known()
 
-        Objects listed before the error stay in the cache.
-        """
-        for namespace in namespaces or self.namespaces:
-            try:
-                for stream in streams or self._streams:
-                    self.versions[stream.resource, namespace] = self.list_one(stream, namespace)
-            except ApiProblem as problem:
-                self._set_problem(namespace, problem, unknown=begins_term)
-            else:
-                self._clear_problem(namespace)
-        problems = tuple(self._problems.copy().values())
-        if len(problems) == len(self.namespaces):
-            raise problems[0]
-        self._completed = self._clock()
-        self.complete.set()
-
-    def _set_problem(self, namespace: str | None, problem: ApiProblem, *, unknown: bool) -> None:
-        before = self._problems.get(namespace)
-        self._problems[namespace] = problem
-        # A list that fails for another reason leaves what the watches report.
-        if unknown or problem.status in _REFUSED:
-            self._unknown.add(namespace)
-        if namespace is not None and (before is None or before.status != problem.status):
-            message = "namespace %s is not served until it can be listed again: %s"
-            _log.warning(message, namespace, self._describe(problem))
-
-    def _clear_problem(self, namespace: str | None) -> None:
-        self._unknown.discard(namespace)
-        if self._problems.pop(namespace, None) is not None:
-            if namespace is not None:
-                _log.info("namespace %s is served", namespace)
-            self._on_available()
-
-    def list_one(self, stream: Stream, namespace: str | None) -> int:
-        """List one resource and return the version of the list. Raises ApiProblem."""
-        resource, began = stream.resource, self._clock()
-        listed = self._receiver.begin_list()
-        seen: set[str] = set()
-        version = 0
-        for items, listed_at in self._cluster.pages(resource, namespace, **stream.selectors):
-            version = listed_at
-            for item in items:
-                try:
-                    seen.add(self._receiver.put(resource, stream.decode(item), listed))
-                except Exception:  # noqa: BLE001 - one malformed object must not stop the list
-                    metadata = msgspec.json.decode(item)["metadata"]
-                    seen.add(metadata["uid"])
-                    where = f"{metadata.get('namespace')}/{metadata.get('name')}"
-                    _log.exception("one of the %s is skipped: %s", resource.plural, where)
-        for key, uid in self._receiver.known_before(resource, listed):
-            if uid not in seen and namespace in (None, key.namespace):
-                self._receiver.forget(resource, key, uid, version)
-        self._observe_list(resource.plural, self._clock() - began)
-        return version
+    def _report(self, source: Source) -> None:
+        """Log a problem of a namespace once, and its end."""
+        problem, where = source.problem, source.namespace
+        if problem is not None:
+            if (where, problem.status) in self._reported:
+                return
+            self._reported.add((where, problem.status))
+            missing = problem.status == 404 and source.stream.install
+            cause = f"{source.stream.resource.plural} cannot be listed: {missing or problem}"
+            if problem.status == 0:
+                cause = f"the API server does not answer: {problem}"
+            if where:
+                cause = f"namespace {where} is not served until it can be listed again: {cause}"
+            _log.warning("%s", cause)
+        elif all(other.problem is None for other in self.sources if other.namespace == where):
+            before = {report for report in self._reported if report[0] == where}
+            self._reported -= before
+            if before and where:
+                _log.info("namespace %s is served", where)
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
         while not self._stopping.is_set():
+            self._wake.clear()
             try:
-                self.run_once(self._wanted_streams())
-                pause = _FIRST_PAUSE
-                self._on_listed()
-                self._wait_for_next_list()
-            except ApiProblem as problem:
-                _log.warning("%s; trying again in %.0f s", self._describe(problem), pause)
-                self._stopping.wait(max(pause, problem.retry_after or 0.0))
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                seconds = self.list_due()
             except Exception:  # noqa: BLE001 - the thread must keep listing
-                _log.exception("an error while listing; trying again in %.0f s", _LONGEST_PAUSE)
-                self._stopping.wait(_LONGEST_PAUSE)
-
-    def _wanted_streams(self) -> tuple[Stream, ...]:
-        return self._streams if self._decides() or not self.complete.is_set() else self._always
-
-    def _wait_for_next_list(self) -> None:
-        """Wait until the next list is due or requested; list namespaces again meanwhile that could not be listed."""
-        due, pause = self._clock() + self._seconds, _FIRST_PAUSE
-        while (left := due - self._clock()) > 0:
-            missing = tuple(self._problems)
-            if self._requested.wait(min(left, pause) if missing else left):
-                self._stopping.wait(self.seconds_until_relist())
-                self._requested.clear()
-                return
-            if not missing:
-                return
-            self.run_once(self._wanted_streams(), missing)
-            pause = min(2 * pause, _LONGEST_NAMESPACE_PAUSE)
-
-    def _describe(self, problem: ApiProblem) -> str:
-        """Describe the problem for the log, with the next step if one is known."""
-        if problem.status == 0:
-            return f"the API server does not answer ({problem.message})"
-        if problem.status == 404:
-            return self._crd_missing
-        return f"the API server's answer to a list: {problem}"
+                _log.exception("an error while listing; trying again in %.0f s", LONGEST_PAUSE)
+                seconds = LONGEST_PAUSE
+            self._wake.wait(seconds)

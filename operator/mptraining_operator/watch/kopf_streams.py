@@ -1,239 +1,161 @@
-"""Watch stream of MPTrainingJobs by kopf, in a thread with its own event loop; no other part of kopf is used.
+"""Watches of the primary resources by kopf: an operator of kopf for each namespace, in a thread with one event loop.
 
-The handler only passes objects to the intake; jobs are reconciled from the queue. `kopf.on.event` is used because
-kopf's other handlers record their state in annotations of the objects. `watch.reflector` watches Jobs and pods.
+The handlers only pass objects to the streams; jobs and sweeps are reconciled from queues. `kopf.on.event` is used
+because kopf's other handlers record their state in annotations of the objects. An error of kopf ends its operator: each
+namespace has one, so that the others go on, and is started again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import kopf
-from kopf._cogs.clients import watching
-from kopf._core.reactor import queueing
 
-from mptraining_api.kubernetes_api import JOBS, PAGE
-from mptraining_operator.watch.informer import Intake
-from mptraining_operator.watch.reflector import SILENT_SECONDS
+from mptraining_api.kubernetes_api import PAGE
+from mptraining_operator.metrics import Metrics
+from mptraining_operator.watch.informer import FIRST_PAUSE, LONGEST_PAUSE, Informer, Stream
 
 _log = logging.getLogger(__name__)
 
 _TICK = 1.0
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 30.0
-
-Receive = Callable[[str | None, Any], None]
 
 
-class WatchStreams:
-    """Run kopf and restart it whenever it ends.
+class KopfStreams:
+    """Run kopf, and run it again whenever it ends.
 
-    `on_listed` is called for each object that comes from a list instead of a watch. `served` returns whether the API
-    server serves the resource, and may raise any exception: kopf discovers resources once at its start, and never
-    watches one that is missing then. `on_event` receives the resource of each object that arrives, `on_restart` that of
-    a watch that begins again.
+    Streams of which the informer knows no objects are left out: kopf would end with their error.
     """
 
-    def __init__(
-        self,
-        intake: Intake,
-        *,
-        namespaces: tuple[str, ...],
-        on_listed: Callable[[], None],
-        served: Callable[[], bool],
-        on_event: Callable[[str], None] = lambda resource: None,
-        on_restart: Callable[[str], None] = lambda resource: None,
-    ) -> None:
-        self._namespaces = namespaces
-        self._served = served
-        self._receive = receiver(intake, on_listed, on_event, on_restart)
-        self._on_restart = on_restart
+    def __init__(self, streams: Sequence[Stream], informer: Informer, metrics: Metrics) -> None:
+        self._streams = tuple(streams)
+        self._informer = informer
+        self._metrics = metrics
         self._stopping = threading.Event()
-        self._end: Callable[[], object] = lambda: None
-        # None between two runs of kopf.
-        self._ticked: float | None = None
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        # The flag that ends kopf, by namespace.
+        self._ends: dict[str | None, asyncio.Event] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ticked = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
+        self._ticked = time.monotonic()
         self._thread.start()
+
+    def restart(self) -> None:
+        """Begin all watches again with lists: other resources are known, or resourceVersions have gone back."""
+        loop = self._loop
+        with suppress(RuntimeError):  # The loop has just ended.
+            if loop is not None:
+                loop.call_soon_threadsafe(self._end_all)
 
     def stop(self, seconds: float = 5.0) -> None:
         self._stopping.set()
-        with suppress(RuntimeError):
-            self._end()
+        self.restart()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def seconds_since_tick(self) -> float:
-        """Return the seconds since kopf's event loop last ran; 0 between two runs of kopf."""
-        ticked = self._ticked
-        if ticked is None:
-            return 0.0 if self._thread.is_alive() else math.inf
-        return time.monotonic() - ticked
+        """Return the seconds since the event loop last ran; 0 before the start."""
+        return time.monotonic() - self._ticked if self._thread.ident is not None else 0.0
+
+    def _end_all(self) -> None:
+        for end in self._ends.values():
+            end.set()
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            asyncio.run(self._watch_all())
+
+    async def _watch_all(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        watches = [asyncio.create_task(self._watch(namespace)) for namespace in self._informer.namespaces]
         while not self._stopping.is_set():
-            if not self._is_served():
-                self._stopping.wait(_TICK)
-                continue
-            began = self._ticked = time.monotonic()
-            try:
-                asyncio.run(self._operate())
-            except Exception as error:  # noqa: BLE001 - kopf is restarted after any error
-                _log.warning("the watch streams ended and restart in %.0f s: %s", pause, error)
-            self._ticked = None
-            if self._stopping.wait(pause):
-                return
-            self._on_restart(JOBS.plural)
-            pause = _FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
-
-    def _is_served(self) -> bool:
-        try:
-            return self._served()
-        except Exception as error:  # noqa: BLE001 - discovery is retried
-            _log.warning("API discovery failed: %s", error)
-            return False
-
-    async def _operate(self) -> None:
-        # An asyncio.Event: kopf waits for a threading.Event in a thread, which would outlive this run of kopf.
-        end, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._end = lambda: loop.call_soon_threadsafe(end.set)
-        if self._stopping.is_set():
-            return
-        ticking = asyncio.create_task(self._tick())
-        where: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
-        try:
-            with warnings.catch_warnings(), without_tasks(self._receive):
-                warnings.simplefilter("ignore")
-                await kopf.operator(
-                    registry=registry(self._receive),
-                    settings=settings(),
-                    standalone=True,
-                    stop_flag=end,
-                    **where,
-                )
-        finally:
-            ticking.cancel()
-
-    async def _tick(self) -> None:
-        while True:
             self._ticked = time.monotonic()
             await asyncio.sleep(_TICK)
+        self._end_all()
+        await asyncio.gather(*watches)
 
-
-def registry(receive: Receive) -> kopf.OperatorRegistry:
-    """Return kopf's handlers: of the stream, and the login."""
-    handlers = kopf.OperatorRegistry()
-
-    # kopf watches the resources that have a handler.
-    @kopf.on.event(JOBS.group, JOBS.version, JOBS.plural, registry=handlers, id=JOBS.plural)
-    async def handle(event: Any, type: str | None, **_: Any) -> None:
-        receive(type, event["object"])
-
-    kopf.on.login(registry=handlers, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
-    return handlers
-
-
-@contextmanager
-def without_tasks(receive: Receive, silent_seconds: float = SILENT_SECONDS) -> Iterator[None]:
-    """Give the events of kopf's watch to `receive` directly, and begin the watch of a namespace again if it ends.
-
-    kopf starts a task for each object, which builds causes, loggers and patches, and then calls the handler: most of
-    the operator's processor time for an event. It also ends all watches if that of one namespace is refused. No public
-    name of kopf leaves that out; pyproject.toml limits kopf to the versions that were tested.
-    """
-    watcher = queueing.watcher
-
-    async def watch(*, resource: Any, settings: Any, namespace: Any, **rest: Any) -> None:
-        if resource.plural != JOBS.plural:
-            await watcher(resource=resource, settings=settings, namespace=namespace, **rest)
-            return
-        pause, reported = _FIRST_PAUSE, ""
-        while True:
-            # kopf's toggles of indexed resources are left alone: none is indexed.
-            events = watching.infinite_watch(
-                settings=settings, resource=resource, namespace=namespace, operator_paused=rest.get("operator_paused")
-            )
+    async def _watch(self, namespace: str | None) -> None:
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            known = [stream for stream in self._streams if self._informer.is_known((stream,), namespace)]
+            if not known:
+                await asyncio.sleep(_TICK)
+                continue
+            began = time.monotonic()
+            end = self._ends[namespace] = asyncio.Event()
+            where: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}
             try:
-                while True:
-                    # After the restore of an etcd backup, the API server is silent until it reaches the version of the
-                    # watch, which kopf asks for again and again; the next watch begins with a list.
-                    event = await asyncio.wait_for(anext(events), silent_seconds)
-                    if not isinstance(event, watching.Bookmark) and event.get("type") != "BOOKMARK":
-                        _give(receive, event)
-                    pause, reported = _FIRST_PAUSE, ""
-            except TimeoutError:
-                _log.info("the watch of mptrainingjobs is silent and begins again")
-            except Exception as error:  # noqa: BLE001 - the watches of other namespaces continue
-                level = logging.INFO if str(error) == reported else logging.WARNING
-                reported = str(error)
-                where = f"in namespace {namespace}" if namespace else "of all namespaces"
-                _log.log(level, "the watch of mptrainingjobs %s ended: %s", where, error)
+                await kopf.operator(registry=self._registry(known), standalone=True, stop_flag=end, **where)
+            except Exception as error:  # noqa: BLE001 - kopf is started again after any error
+                place = f"in namespace {namespace}" if namespace else "of all namespaces"
+                _log.warning("the watches of kopf %s ended and begin again in %.0f s: %s", place, pause, error)
+            if self._stopping.is_set():
+                return
+            if not end.is_set():
+                pause = FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
 
-    queueing.watcher = watch
+    def _registry(self, streams: Sequence[Stream]) -> kopf.OperatorRegistry:
+        """Return kopf's handlers: of each stream, the settings and the login."""
+        registry = kopf.OperatorRegistry()
+        for stream in streams:
+            resource = stream.resource
+            kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)(
+                self._handler(stream)
+            )
+        kopf.on.startup(registry=registry, id="configure")(_configure)
+        kopf.on.login(registry=registry, id="login", errors=kopf.ErrorsMode.TEMPORARY, backoff=5)(_log_in)
+        return registry
+
+    def _handler(self, stream: Stream) -> Callable[..., Any]:
+        # kopf begins with a list, and lists again only after its watch ended with an error.
+        listing = True
+
+        async def handle(event: Any, type: str | None, **_: Any) -> None:
+            nonlocal listing
+            self._metrics.watch_event(stream.resource.plural)
+            if type is None and not listing:
+                self._metrics.count_watch_restart(stream.resource.plural)
+            # What such a list lacks was deleted, which kopf does not report.
+            if type is None:
+                self._informer.request_list()
+            listing = type is None
+            receive(stream, type, event["object"])
+
+        return handle
+
+
+def receive(stream: Stream, type: str | None, raw: Any) -> None:
+    """Pass an object on, of a list (None) or a watch; one malformed object must not stop the watch."""
     try:
-        yield
-    finally:
-        queueing.watcher = watcher
-
-
-def _give(receive: Receive, event: Any) -> None:
-    try:
-        receive(event.get("type"), event["object"])
-    except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
-        _log.exception("an event about one of the mptrainingjobs is skipped")
-
-
-def settings() -> kopf.OperatorSettings:
-    """Return kopf's settings for watching only."""
-    result = kopf.OperatorSettings()
-    result.posting.enabled = False
-    result.peering.standalone = True
-    result.scanning.disabled = True
-    result.watching.chunk_size = PAGE
-    result.watching.server_timeout = 300
-    result.watching.connect_timeout = 10
-    result.networking.request_timeout = 30
-    # Retries for an hour, so that an unavailable API server does not end the streams.
-    result.networking.error_backoffs = (1, 1, 2, 3, 5, 8, *[10] * 360)
-    return result
-
-
-def receiver(
-    intake: Intake,
-    on_listed: Callable[[], None],
-    on_event: Callable[[str], None] = lambda resource: None,
-    on_restart: Callable[[str], None] = lambda resource: None,
-) -> Receive:
-    """Return the receiver of kopf's events: their type, None for one of a list, and their object."""
-    # kopf begins with a list, and lists again only after its watch ended with an error.
-    listing = True
-
-    def receive(type: str | None, raw: Any) -> None:
-        nonlocal listing
-        on_event(JOBS.plural)
-        if type is None and not listing:
-            on_restart(JOBS.plural)
-        listing = type is None
+        received = stream.of_mapping(raw)
         if type == "DELETED":
-            intake.remove(JOBS, raw)
-            return
-        if type is None:
-            on_listed()
-        intake.put(JOBS, raw)
+            stream.remove(received)
+        else:
+            stream.put(received)
+    except Exception:  # noqa: BLE001 - kopf would end
+        _log.exception("an event about one of the %s is skipped", stream.resource.plural)
 
-    return receive
+
+async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Let kopf watch only."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.chunk_size = PAGE
+    settings.watching.server_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    # Retries for an hour, so that an unavailable API server does not end the streams.
+    settings.networking.error_backoffs = (1, 1, 2, 3, 5, 8, *[10] * 360)
 
 
 def _log_in(**given: Any) -> kopf.ConnectionInfo | None:

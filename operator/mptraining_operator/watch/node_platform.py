@@ -38,30 +38,30 @@ class NodePlatform:
     def __init__(self, cluster: Cluster, settings: OperatorSettings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._found = settings.cluster()
+        # The settings as completed; those of the last time if the nodes cannot be read.
+        self.settings: ClusterSettings = settings.cluster()
         self.assigns_users = False
 
-    def read(self) -> ClusterSettings:
-        """Read some nodes and return the settings; those of the last time if the nodes cannot be read."""
+    def read(self) -> None:
+        """Read some nodes."""
         self._read_users()
         settings = self._settings
         if settings.node_labels != "Auto" and settings.mig_strategy != "Auto":
-            return self._found
+            return
         try:
             # The nodes with slices may be a few of many.
             platform, strategy = recognize([*self._labels(), *self._labels(labelSelector=MIG_STRATEGY)])
         except ApiProblem as problem:
             _log.warning("the nodes cannot be read, whose labels show their platform: %s", problem)
-            return self._found
-        found = self._found
+            return
+        completed = self.settings
         if settings.node_labels == "Auto" and platform is not None:
-            found = replace(found, node_labels=platform)
+            completed = replace(completed, node_labels=platform)
         if settings.mig_strategy == "Auto" and strategy is not None:
-            found = replace(found, mig_strategy=strategy)
-        if found != self._found:
-            _log.info("node labels of %s, MIG strategy %s", found.node_labels, found.mig_strategy)
-        self._found = found
-        return found
+            completed = replace(completed, mig_strategy=strategy)
+        if completed != self.settings:
+            _log.info("node labels of %s, MIG strategy %s", completed.node_labels, completed.mig_strategy)
+        self.settings = completed
 
     def _read_users(self) -> None:
         try:

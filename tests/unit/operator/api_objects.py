@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS, Resource
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
-from mptraining_operator.watch import parse
-from mptraining_operator.watch.informer import STREAMS
+from mptraining_operator.watch import api_objects, parse
 
 Raw = dict[str, Any]
 CREATED = "2026-01-01T00:00:00Z"
@@ -124,8 +122,8 @@ def raw_event(
 
 def decoded(resource: Resource, raw: Raw) -> Any:
     """Return an object as the operator's stream of the resource decodes it."""
-    stream = next(stream for stream in STREAMS if stream.resource == resource)
-    return stream.decode(json.dumps(raw).encode())
+    types: dict[Resource, Any] = {BATCH_JOBS: api_objects.Job, PODS: api_objects.Pod}
+    return api_objects.convert(raw, types[resource])
 
 
 def seen_pod(raw: Raw) -> SeenPod:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
 import pytest
@@ -15,12 +14,10 @@ from mptraining_operator.event_recorder import (
     LONGEST_QUEUE,
     EventRecorder,
 )
+from mptraining_operator.metrics import Metrics
 from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key, Limits
-from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache
+from mptraining_operator.plan.snapshot import Key
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import raw_job
 
 
 class Recorder(EventRecorder):
@@ -29,19 +26,17 @@ class Recorder(EventRecorder):
     def __init__(self, api: Any, clock: Clock) -> None:
         self.api = api
         self.dropped: list[str] = []
-        super().__init__(api, host="op-0", clock=clock, count_dropped=self.dropped.append)
-        cache = Cache(clock)
-        cache.put_job(parse.job(raw_job()))
-        self.flowers = cache.snapshot(Key("team", "flowers"), Limits())
+        metrics = Metrics(monotonic=clock)
+        metrics.count_dropped_event = self.dropped.append
+        super().__init__(api, host="op-0", clock=clock, metrics=metrics)
 
     def say(
         self, reason: str, message: str, type: Literal["Normal", "Warning"] = "Normal", *, other: int | None = None
     ) -> None:
-        assert self.flowers is not None
-        job = self.flowers
+        key, uid = Key("team", "flowers"), "job-1"
         if other is not None:
-            job = dataclasses.replace(job, key=Key("team", f"job-{other}"), uid=f"uid-{other}")
-        self.record(job, EventRecord(reason, message, type))
+            key, uid = Key("team", f"job-{other}"), f"uid-{other}"
+        self.record("MPTrainingJob", key, uid, EventRecord(reason, message, type))
 
     def write(self, reason: str, message: str) -> None:
         self.say(reason, message)

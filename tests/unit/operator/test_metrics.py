@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import re
 
-from mptraining_operator.metrics import Metrics
+from mptraining_operator.metrics import Metrics, by_label
 from mptraining_operator.plan.actions import Loss, Plan
 from tests.fakes import Clock
 
 
 def test_what_prometheus_reads() -> None:
     metrics = Metrics(monotonic=float)
-    metrics.watch(jobs_by_phase=lambda: {"Running": 3}, queue_age=lambda: 1.5, queue_depth=lambda: 2)
     metrics.count_call("patch", "mptrainingjobs/status", 200)
     metrics.count_call("get", "nodes", 0)
-    metrics.observe_reconcile(0.02)
+    metrics.observe_reconcile("job", 0.02)
     metrics.count_plan(Plan(restart="Preempted", losses=(Loss("nvidia-tesla-t4", 40.0), Loss("cpu", -1.0))))
     metrics.count_plan(Plan())
     metrics.set_leader(True)
     lines = set(metrics.text().decode().splitlines())
     assert {
-        'mptraining_jobs{phase="Running"} 3.0',
-        'mptraining_jobs{phase="Failed"} 0.0',
-        "mptraining_queue_age_seconds 1.5",
-        "mptraining_queue_depth 2.0",
         'mptraining_api_calls_total{code="200",resource="mptrainingjobs/status",verb="patch"} 1.0',
         'mptraining_api_calls_total{code="0",resource="nodes",verb="get"} 1.0',
-        'mptraining_reconcile_seconds_bucket{le="0.025"} 1.0',
-        "mptraining_reconcile_seconds_count 1.0",
+        'mptraining_reconcile_seconds_bucket{kind="job",le="0.025"} 1.0',
+        'mptraining_reconcile_seconds_count{kind="job"} 1.0',
         'mptraining_restarts_total{cause="Preempted"} 1.0',
         'mptraining_accelerator_seconds_lost_total{accelerator="nvidia-tesla-t4"} 40.0',
         'mptraining_accelerator_seconds_lost_total{accelerator="cpu"} 0.0',
@@ -43,27 +38,20 @@ def lines(metrics: Metrics) -> set[str]:
 
 def test_gauges_are_computed_at_each_scrape(clock: Clock) -> None:
     metrics = Metrics(monotonic=clock)
-    transitions: list[int | None] = [None]
-    metrics.watch(
-        jobs_by_phase=dict,
-        queue_age=float,
-        queue_depth=int,
-        paused_jobs=lambda: 2,
-        lease_transitions=lambda: transitions[0],
-    )
+    phases = {"Running": 3}
+    metrics.register(lambda: iter([by_label("mptraining_jobs", "Jobs.", "phase", phases, ("Running", "Failed"))]))
     metrics.watch_event("pods")
     clock.now += 5
     metrics.watch_event("mptrainingjobs")
     clock.now += 2
     assert {
-        "mptraining_jobs_paused 2.0",
+        'mptraining_jobs{phase="Running"} 3.0',
+        'mptraining_jobs{phase="Failed"} 0.0',
         'mptraining_watch_last_event_age_seconds{resource="pods"} 7.0',
         'mptraining_watch_last_event_age_seconds{resource="mptrainingjobs"} 2.0',
     } <= lines(metrics)
-    # Before the Lease is read its transitions are not 0 but unknown.
-    assert not any(line.startswith("mptraining_lease_transitions") for line in lines(metrics))
-    transitions[0] = 4
-    assert "mptraining_lease_transitions 4.0" in lines(metrics)
+    phases["Running"] = 4
+    assert 'mptraining_jobs{phase="Running"} 4.0' in lines(metrics)
 
 
 def test_each_start_is_observed_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,13 +15,15 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.sweep.proposals import propose
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import Trial
+from mptraining_operator.metrics import Metrics
+from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.sweeps.apply import SweepApplier
-from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, SweepIntake, parse
-from mptraining_operator.sweeps.controller import SweepReconciler
-from mptraining_operator.sweeps.turns import Turns
+from mptraining_operator.runtime.controller import Controller
+from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, SweepStream, parse
+from mptraining_operator.sweeps.reconciler import SweepReconciler
 from mptraining_operator.watch import parse as parse_jobs
 from mptraining_operator.watch.cache import Cache
+from mptraining_operator.watch.streams import JobStream
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
 
@@ -68,14 +71,13 @@ class Bench:
         self.clock = clock
         self.queue = WorkQueue(clock)
         self.sweeps = SweepCache()
-        self.intake = SweepIntake(self.sweeps, self.queue)
-        self.jobs = Cache(clock, self.intake.trial_changed)
+        self.stream = SweepStream(self.sweeps, self.queue)
+        self.jobs = Cache(clock, self.stream.trial_changed)
         self.said: list[tuple[str, str]] = []
         self.gaps: list[float] = []
         self.proposed: list[tuple[str, int]] = []
-        self.woken: list[Key] = []
         self.queued_jobs: list[Key] = []
-        self.held = False
+        self.known = True
         self.mistakes: str | None = None
         self.checks = 0
         self.proposal_seconds = proposal_seconds
@@ -86,31 +88,31 @@ class Bench:
 
     def restarted(self, most: int | None = None) -> SweepReconciler:
         """Return a worker that remembers nothing, as after a restart of the operator."""
-        applier = SweepApplier(
-            self.api,
-            self.sweeps,
-            self.jobs,
-            wake_job=self.queued_jobs.append,
-            record_event=lambda sweep, record: self.said.append((sweep.key.name, record.reason)),
-            clock=self.clock,
-        )
-        turns = Turns(self.jobs, most=most, clock=self.clock, wake_sweep=self.queue.add, wake_job=self.woken.append)
+        metrics = Metrics(monotonic=self.clock)
+        recorder: Any = SimpleNamespace(record=self._record)
+        platform: Any = SimpleNamespace(settings=ClusterSettings())
+        informer: Any = SimpleNamespace(is_known=lambda streams, namespace: self.known)
         self.reconciler = SweepReconciler(
-            self.queue,
-            self.sweeps,
-            self.jobs,
-            applier,
-            turns,
             self.api,
+            self.stream,
+            self.jobs,
+            JobStream(self.jobs, WorkQueue(self.clock)),
+            platform=platform,
+            nodes_per_namespace=most,
+            recorder=recorder,
+            metrics=metrics,
+            wake_job=self.queued_jobs.append,
+            clock=self.clock,
+            monotonic=self.clock,
             propose=self._propose,
             check=self._check,
-            settings=ClusterSettings(),
-            clock=self.clock,
-            stopwatch=self.clock,
-            holds=lambda key: self.held,
-            observe_gap=self.gaps.append,
         )
+        self.reconciler._metrics.observe_gap = self.gaps.append
+        self.controller = Controller(self.reconciler, informer, metrics, self.clock)
         return self.reconciler
+
+    def _record(self, kind: str, key: Key, uid: str, record: EventRecord) -> None:
+        self.said.append((key.name, record.reason))
 
     def _check(self, document: Raw, settings: ClusterSettings) -> str | None:
         self.checks += 1
@@ -142,10 +144,10 @@ class Bench:
         end = self.clock.now + seconds
         while True:
             while (key := self.queue.take(timeout=0)) is not None:
-                self.reconciler.reconcile(key)
+                self.controller.process(key)
                 self.queue.done(key)
-            due = min(self.queue._heads().values(), default=end + 1)
-            if due > end:
+            due = self.queue.next_due()
+            if due is None or due > end:
                 break
             self.clock.now = max(self.clock.now, due)
         self.clock.now = max(self.clock.now, end)
@@ -194,6 +196,11 @@ class Bench:
     def made(self) -> list[str]:
         """Return the names of the jobs that were created, in order."""
         return [name for verb, plural, name in self.api.calls if (verb, plural) == ("create", JOBS.plural)]
+
+    @property
+    def woken(self) -> list[Key]:
+        """The jobs outside of sweeps that were queued."""
+        return [key for key in self.queued_jobs if key.name not in self.made()]
 
     def writes(self) -> int:
         """Return the number of writes of sweeps' statuses."""

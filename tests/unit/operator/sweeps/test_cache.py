@@ -9,7 +9,7 @@ import pytest
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.sweeps.cache import SweepCache, SweepIntake
+from mptraining_operator.sweeps.cache import SweepCache, SweepStream
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
 from mptraining_operator.watch.work_queue import WorkQueue
@@ -116,9 +116,9 @@ def test_a_job_of_another_namespace_is_no_trial(clock: Clock) -> None:
     """Kubernetes stores an owner reference as it is sent, also with the uid of a sweep elsewhere."""
     owner = {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingSweep", "uid": "sweep-1", "controller": True}
     sweeps, queue = SweepCache(), WorkQueue(clock)
-    intake = SweepIntake(sweeps, queue)
+    stream = SweepStream(sweeps, queue)
     sweeps.put(stored(raw(1)))
-    cache = Cache(clock, intake.trial_changed)
+    cache = Cache(clock, stream.trial_changed)
     body = raw_job("lr-1", uid="job-2")
     body["metadata"] |= {"namespace": "other-team", "ownerReferences": [owner]}
     cache.put_job(parse.job(body))

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS
+from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
 from mptraining_operator.plan.actions import StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenWarning, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
-from mptraining_operator.watch.informer import COALESCE, Intake
 from mptraining_operator.watch.parse import StoredJob
+from mptraining_operator.watch.streams import BatchJobStream, JobStream, PodStream
 from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import (
@@ -269,25 +269,6 @@ def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(cache: C
     assert cache.job_keys() == (KEY, beside)
 
 
-def test_ten_jobs_that_wait_for_pods_are_a_crowd_for_twenty_seconds(cache: Cache, clock: Clock) -> None:
-    def create(number: int) -> None:
-        cache.put_batch_job(Key("team", f"job-{number}"), 20, seen_batch_job(raw_batch_job(uid=f"batch-{number}")))
-
-    for number in range(9):
-        create(number)
-    assert not cache.crowded()
-    create(9)
-    assert cache.crowded()
-    for index, crowded in ((0, True), (1, False)):
-        pod = seen_pod(raw_pod(uid=f"pod-{index}", owner="batch-3", index=index))
-        cache.put_pod(Key("team", "job-3"), 30, pod)
-        assert cache.crowded() is crowded, "it waits for two pods"
-    create(10)
-    assert cache.crowded()
-    clock.now += 20
-    assert not cache.crowded(), "a quota may reject the pods"
-
-
 @pytest.mark.parametrize(
     ("raw", "problem", "readable"),
     [
@@ -309,35 +290,57 @@ def test_what_cannot_be_read_of_a_job_is_named(
 
 def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(clock: Clock) -> None:
     cache, queue = Cache(clock), WorkQueue(clock)
-    intake = Intake(cache, queue)
-    intake.put(PODS, decoded(PODS, raw_pod()))
-    intake.put(BATCH_JOBS, decoded(BATCH_JOBS, raw_batch_job()))
+    jobs, batch_jobs, pods = (stream(cache, queue) for stream in (JobStream, BatchJobStream, PodStream))
+    pods.put(decoded(PODS, raw_pod()))
+    batch_jobs.put(decoded(BATCH_JOBS, raw_batch_job()))
     assert queue.take(0) is None
-    clock.now += COALESCE
+    clock.now += PodStream.coalesce
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.put(JOBS, decoded(JOBS, raw_job()))
+    jobs.put(raw_job())
     assert queue.take(0) == KEY
     queue.done(KEY)
-    for resource, raw in ((JOBS, raw_job(version=11)), (PODS, raw_pod(version=31))):
-        intake.put(resource, decoded(resource, raw))
+    jobs.put(raw_job(version=11))
+    pods.put(decoded(PODS, raw_pod(version=31)))
     clock.now += 1
     assert queue.take(0) is None
-    intake.remove(PODS, decoded(PODS, raw_pod(version=32)))
+    pods.remove(decoded(PODS, raw_pod(version=32)))
     clock.now += 1
     assert queue.take(0) == KEY
     queue.done(KEY)
-    intake.remove(JOBS, decoded(JOBS, raw_job(version=12)))
+    jobs.remove(raw_job(version=12))
     assert queue.take(0) == KEY
     assert cache.job_keys() == ()
 
 
 def test_foreign_objects_are_ignored(clock: Clock) -> None:
-    cache, queue = Cache(clock), WorkQueue(clock)
-    intake = Intake(cache, queue)
+    queue = WorkQueue(clock)
+    pods = PodStream(Cache(clock), queue)
     pod = raw_pod()
     pod["metadata"]["labels"] = {}
-    intake.put(PODS, decoded(PODS, pod))
-    intake.remove(PODS, decoded(PODS, pod))
+    pods.put(decoded(PODS, pod))
+    pods.remove(decoded(PODS, pod))
     clock.now += 1
     assert queue.take(0) is None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "paused"),
+    [
+        (None, False),
+        ({"mptraining.dev/paused": "true"}, True),
+        ({"mptraining.dev/paused": "True"}, True),
+        ({"mptraining.dev/paused": "false"}, False),
+    ],
+)
+def test_only_the_value_true_pauses_and_its_change_queues_the_job(
+    cache: Cache, annotations: dict[str, str] | None, paused: bool
+) -> None:
+    """An annotation changes neither generation nor spec."""
+    cache.put_job(parse.job(raw_job(version=10)))
+    raw = raw_job(version=11)
+    raw["metadata"]["annotations"] = annotations
+    assert cache.put_job(parse.job(raw)) is paused
+    stored = cache.stored(KEY)
+    assert stored is not None
+    assert stored.paused is paused

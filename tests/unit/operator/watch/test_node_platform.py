@@ -44,7 +44,9 @@ EKS = {"eks.amazonaws.com/nodegroup": "gpus", "nvidia.com/mig.strategy": "single
 
 
 def platform(nodes: Nodes, **settings: Any) -> NodePlatform:
-    return NodePlatform(nodes, OperatorSettings.parse(settings))  # type: ignore[arg-type]
+    platform = NodePlatform(nodes, OperatorSettings.parse(settings))  # type: ignore[arg-type]
+    platform.read()
+    return platform
 
 
 def test_openshift_assigns_users() -> None:
@@ -60,22 +62,24 @@ def test_openshift_assigns_users() -> None:
 
 
 def test_nodes_that_show_nothing_are_gke_s() -> None:
-    found = platform(Nodes({"kubernetes.io/hostname": "kind-worker"})).read()
+    found = platform(Nodes({"kubernetes.io/hostname": "kind-worker"})).settings
     assert (found.node_labels, found.mig_strategy) == ("GKE", "Mixed")
 
 
 def test_a_setting_wins_and_reads_no_nodes() -> None:
     nodes = Nodes(EKS)
-    found = platform(nodes, nodeLabels="NVIDIA", migStrategy="Mixed").read()
+    found = platform(nodes, nodeLabels="NVIDIA", migStrategy="Mixed").settings
     assert (found.node_labels, found.mig_strategy, nodes.lists) == ("NVIDIA", "Mixed", 0)
 
 
 def test_what_was_found_stays_while_nodes_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     nodes = Nodes(EKS)
     reader = platform(nodes)
-    before = reader.read()
+    before = reader.settings
     nodes.refuses = True
-    assert reader.read() == before
+    reader.read()
+    assert reader.settings == before
     assert "the nodes cannot be read" in caplog.text
     nodes.refuses, nodes.labels = False, ({},)
-    assert reader.read() == before
+    reader.read()
+    assert reader.settings == before

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch.work_queue import LONGEST_RETRY, Urgency, WorkQueue
+from mptraining_operator.watch.work_queue import LONGEST_RETRY, WorkQueue
 from tests.fakes import Clock
 
 A, B, C = (Key("team", name) for name in "abc")
@@ -43,58 +43,13 @@ def test_a_key_added_during_its_work_is_due_again(clock: Clock) -> None:
     assert queue.take(0) is None
 
 
-def test_starts_come_first_and_ended_jobs_last_but_none_waits_for_ever(clock: Clock) -> None:
-    urgency = {A: Urgency.ENDED, B: Urgency.RUN, C: Urgency.START}
-    queue = WorkQueue(clock, urgency.__getitem__)
-    for key in (A, B, C):
-        queue.add(key)
+def test_keys_are_taken_in_the_order_of_their_times(clock: Clock) -> None:
+    queue = WorkQueue(clock)
+    queue.add(A, 2)
+    queue.add(B, 1)
+    queue.add(C)
+    clock.now += 2
     assert [queue.take(0), queue.take(0), queue.take(0)] == [C, B, A]
-    for key in (A, B, C):
-        queue.done(key)
-    queue.add(B)
-    clock.now += 31
-    queue.add(C)
-    assert [queue.take(0), queue.take(0)] == [B, C], "a key that waited for half a minute yields no longer"
-
-
-def test_other_work_leaves_workers_to_starts_and_gets_more_after_twenty_seconds(clock: Clock) -> None:
-    a, b, c, start = (Key("team", name) for name in ("a", "b", "c", "start"))
-    queue = WorkQueue(clock, lambda key: Urgency.START if key == start else Urgency.RUN, others=1, late=2)
-    for key in (a, b, c):
-        queue.add(key)
-    assert [queue.take(0), queue.take(0)] == [a, None]
-    clock.now += 20
-    assert [queue.take(0), queue.take(0)] == [b, None]
-    queue.add(start)
-    assert queue.take(0) == start, "a worker is left for a start"
-    queue.done(a)
-    assert queue.take(0) == c
-
-
-def test_other_work_waits_in_a_crowd_but_no_longer_than_twenty_seconds(clock: Clock) -> None:
-    urgency = {A: Urgency.RUN, B: Urgency.RUN, C: Urgency.START}
-    crowds = [True]
-    queue = WorkQueue(clock, urgency.__getitem__, crowded=lambda: crowds[0])
-    queue.add(A)
-    queue.add(C)
-    assert [queue.take(0), queue.take(0)] == [C, None]
-    clock.now += 20
-    queue.add(B)
-    assert [queue.take(0), queue.take(0)] == [A, None]
-    crowds[0] = False
-    assert queue.take(0) == B
-
-
-def test_a_key_moves_to_its_new_urgency_and_keeps_its_time(clock: Clock) -> None:
-    urgency = {A: Urgency.RUN, B: Urgency.RUN}
-    queue = WorkQueue(clock, urgency.__getitem__)
-    queue.add(B)
-    queue.add(A, 1)
-    urgency[A] = Urgency.START
-    queue.add(A, 5)
-    clock.now += 1
-    assert queue.depth() == 2
-    assert [queue.take(0), queue.take(0), queue.take(0)] == [A, B, None]
 
 
 def test_failures_wait_longer_each_time(clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The worker of sweeps: takes a sweep from a queue of its own, plans it, and applies the plan.
+"""Reconciler of MPTrainingSweeps: plans a sweep and applies the plan.
 
 The queue and the thread are separate from those of jobs, because a proposal takes time. Sweeps take turns: the queue is
 in the order of due times, and a sweep begins no further proposal after a quarter of a second. One proposal may take
@@ -8,34 +8,42 @@ longer: that of CMA-ES takes a second after 500 trials.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from prometheus_client.core import GaugeMetricFamily
+
+from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep import defaults
 from mptraining_api.sweep.actions import SweepPlan, TrialJob
+from mptraining_api.sweep.check import sweep_problems
 from mptraining_api.sweep.early_stopping import early_stopping
 from mptraining_api.sweep.plan import plan
-from mptraining_api.sweep.proposals import Propose
+from mptraining_api.sweep.proposals import Propose, propose
 from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
-from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
+from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
+from mptraining_operator.children import NotCreated
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.leader_election import TermWorkers
-from mptraining_operator.pause import Pause
+from mptraining_operator.event_recorder import EventRecorder
+from mptraining_operator.metrics import Metrics, by_label
 from mptraining_operator.plan.actions import EventRecord
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.plan.waiting import NAMESPACE_FULL
+from mptraining_operator.runtime.controller import Reconciler
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
-from mptraining_operator.sweeps.cache import COALESCE, StoredSweep, SweepCache
+from mptraining_operator.sweeps.cache import COALESCE, TRIAL_STATES, StoredSweep, SweepStream
+from mptraining_operator.sweeps.metrics import SweepMetrics
 from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.sweeps.turns import LOOK_AGAIN, Turns
 from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.work_queue import WorkQueue
+from mptraining_operator.watch.informer import Stream
+from mptraining_operator.watch.node_platform import NodePlatform
 
 # Status writes of one sweep: a token a second, because the status of a large sweep has hundreds of kilobytes. A write
 # that starts or ends a trial's job may use tokens that were saved; one that reports a state leaves them.
@@ -45,6 +53,12 @@ _MOST_SAVED = 3.0
 _PROPOSING_SECONDS = 0.25
 _FIRST_PROPOSAL_SECONDS = 0.05
 _UNDECIDED = (TrialState.PROPOSED, TrialState.RUNNING)
+
+
+def mistakes(document: Mapping[str, Any], settings: ClusterSettings) -> str | None:
+    """Return the mistakes of a sweep in one text, or None."""
+    problems = sweep_problems(document, settings).problems
+    return "; ".join(map(str, problems)) or None
 
 
 @dataclass(slots=True)
@@ -71,68 +85,83 @@ class _Memory:
     waits: bool = False
 
 
-class SweepReconciler(TermWorkers):
-    """The worker of sweeps.
+class SweepReconciler(Reconciler):
+    """`cluster` writes behind the fence of the term; `jobs` has the jobs of `job_stream`, which `wake_job` queues.
 
-    `clock` is in seconds since 1970, `stopwatch` monotonic. `holds` returns whether no plan of a sweep is executed.
-    `check` returns the mistakes of a sweep on that cluster, or None. `observe_gap` receives the seconds from the end of
-    a trial to the creation of the next job, `observe_proposal` those of one proposal.
+    `nodes_per_namespace` is the limit of that name, None for none. `clock` is in seconds since 1970, `monotonic` for
+    durations. `check` returns the mistakes of a sweep on that cluster, or None.
     """
+
+    kind = "sweep"
+    paused = "starts no trial of this sweep"
+    expected = (ApiProblem, NotCreated)
+    # Optuna computes in Python, so that a second thread would propose no faster.
+    workers = 1
 
     def __init__(
         self,
-        queue: WorkQueue,
-        sweeps: SweepCache,
-        jobs: Cache,
-        applier: SweepApplier,
-        turns: Turns,
         cluster: Cluster,
+        stream: SweepStream,
+        jobs: Cache,
+        job_stream: Stream,
         *,
-        propose: Propose,
-        check: Callable[[dict[str, Any], ClusterSettings], str | None],
-        settings: ClusterSettings,
+        platform: NodePlatform,
+        nodes_per_namespace: int | None,
+        recorder: EventRecorder,
+        metrics: Metrics,
+        wake_job: Callable[[Key], None],
         clock: Callable[[], float],
-        stopwatch: Callable[[], float],
-        holds: Callable[[Key], bool] = lambda key: False,
-        observe_gap: Callable[[float], None] = lambda seconds: None,
-        observe_proposal: Callable[[float], None] = lambda seconds: None,
+        monotonic: Callable[[], float],
+        propose: Propose = propose,
+        check: Callable[[dict[str, Any], ClusterSettings], str | None] = mistakes,
     ) -> None:
-        super().__init__(queue, stopwatch, "sweep")
-        self._sweeps = sweeps
+        self.queue = stream.queue
+        # A sweep whose job is missing would fail its trial.
+        self.streams = (job_stream, stream)
+        self._sweeps = stream.cache
         self._jobs = jobs
-        self._applier = applier
-        self._turns = turns
+        self._applier = SweepApplier(cluster, self._sweeps, jobs, wake_job=wake_job, recorder=recorder, clock=clock)
+        self._turns = Turns(
+            jobs, most=nodes_per_namespace, clock=monotonic, wake_sweep=self.queue.add, wake_job=wake_job
+        )
         self._cluster = cluster
         self._propose = propose
         self._check = check
-        self._settings = settings
+        self._platform = platform
         self._clock = clock
-        self._holds = holds
-        self._observe_gap = observe_gap
-        self._observe_proposal = observe_proposal
+        self._monotonic = monotonic
+        self._metrics = SweepMetrics(metrics)
         self._memories: dict[Key, _Memory] = {}
-        self._pause = Pause("sweep", "starts no trial of this sweep", sweeps.get, self._record)
+        metrics.register(self._gauges)
 
-    def update_cluster(self, settings: ClusterSettings) -> None:
-        """Take over what the nodes of the cluster show, for sweeps that have not started."""
-        self._settings = settings
+    def objects(self) -> tuple[StoredSweep, ...]:
+        return self._sweeps.sweeps()
 
-    def paused_sweeps(self) -> int:
-        """Return the number of sweeps that their annotation pauses."""
-        return sum(each.paused for each in self._sweeps.sweeps())
+    def stored(self, key: Key) -> StoredSweep | None:
+        return self._sweeps.get(key)
 
-    def _reconcile(self, key: Key) -> None:
+    def record(self, key: Key, record: EventRecord) -> None:
+        stored = self._sweeps.get(key)
+        if stored is not None:
+            self._applier.emit(stored, record)
+
+    def begin_term(self) -> None:
+        """Nothing: what is remembered of a sweep is checked against its status."""
+
+    def check_cluster(self) -> None:
+        """Look at every sweep again: a watch may have missed the end of a trial."""
+        for sweep in self._sweeps.sweeps():
+            self.queue.add(sweep.key)
+
+    def reconcile(self, key: Key) -> None:
         stored = self._sweeps.get(key)
         if stored is None or stored.deleting:
             # The garbage collector deletes the jobs by their owner references.
             self._forget(key)
             return
         memory = self._memory(stored)
-        if self._pause.holds(key) or self._holds(key):
-            self._turns.leave(stored.uid)
-            return
         if (seconds := self._seconds_until_write(memory)) > 0:
-            self._queue.add(key, seconds)
+            self.queue.add(key, seconds)
             return
         self._read(stored, memory)
         status = self._status(stored, memory)
@@ -154,7 +183,7 @@ class SweepReconciler(TermWorkers):
             new_trials=most,
             refusals=memory.refusals.in_force(now),
             # A sweep is checked before its first trial; one that failed by it never gets a start time.
-            invalid=self._check(sweep.to_document(), self._settings)
+            invalid=self._check(sweep.to_document(), self._platform.settings)
             if not (status.start_time or status.completion_time)
             else None,
         )
@@ -162,24 +191,24 @@ class SweepReconciler(TermWorkers):
         ends = planned.status.completion_time is not None
         urgent = bool(planned.actions) or ends
         if changed and not urgent and memory.tokens < _MOST_SAVED - 1:
-            self._queue.add(stored.key, (_MOST_SAVED - 1 - memory.tokens) / _WRITES_PER_SECOND)
+            self.queue.add(stored.key, (_MOST_SAVED - 1 - memory.tokens) / _WRITES_PER_SECOND)
             return
         if changed:
             memory.tokens -= 1
             written = self._applier.write_status(stored, status, planned.status)
             if written is None:
-                self._queue.add(stored.key)
+                self.queue.add(stored.key)
                 return
             # The watch may have brought a later version already, whose status another client has written.
             memory.status = written.version, planned.status
             # A trial may fail by the plan itself, which no job reports.
-            self._queue.add(stored.key, COALESCE)
+            self.queue.add(stored.key, COALESCE)
         before = {each.number: each for each in status.trials or ()}
         self._count_ends(memory, before, planned.status, jobs)
         acted = self._applier.act(planned, stored, memory.refusals)
         self._count_creations(stored, memory, acted.created, before, planned)
         if acted.refused:
-            self._queue.add(stored.key)
+            self.queue.add(stored.key)
         memory.refusals.keep({each.job for each in planned.status.trials or () if each.state in _UNDECIDED})
         if ends:
             memory.ends.clear()
@@ -194,16 +223,16 @@ class SweepReconciler(TermWorkers):
         if plan.status.completion_time is None and memory.wants:
             if added >= most > 0:
                 # It may want more, after the others' turns.
-                self._queue.add(stored.key)
+                self.queue.add(stored.key)
             elif not most:
-                self._queue.add(stored.key, LOOK_AGAIN)
+                self.queue.add(stored.key, LOOK_AGAIN)
                 self._report_waiting(stored, memory, plan.status)
             elif not added:
                 # It has nothing to start before one of its trials ends: the others need not wait for it.
                 self._turns.leave(stored.uid)
         times = [each for each in (plan.wake_at, memory.refusals.next_try(now)) if each is not None]
         if times:
-            self._queue.add(stored.key, max(0.0, min(times) - now))
+            self.queue.add(stored.key, max(0.0, min(times) - now))
 
     # -- the sweep as it is -------------------------------------------------------------------------------------
 
@@ -212,7 +241,7 @@ class SweepReconciler(TermWorkers):
         if memory is None or memory.uid != stored.uid:
             if memory is not None:
                 self._turns.forget(memory.uid)
-            memory = self._memories[stored.key] = _Memory(stored.uid, counted_at=self._stopwatch())
+            memory = self._memories[stored.key] = _Memory(stored.uid, counted_at=self._monotonic())
         return memory
 
     def _forget(self, key: Key) -> None:
@@ -229,7 +258,7 @@ class SweepReconciler(TermWorkers):
             self._applier.emit(stored, EventRecord("SpecUnreadable", problem, "Warning"))
         memory.sweep, memory.generation = sweep, stored.generation
         if sweep is not None:
-            memory.nodes = _nodes(sweep.spec, self._settings)
+            memory.nodes = _nodes(sweep.spec, self._platform.settings)
 
     def _status(self, stored: StoredSweep, memory: _Memory) -> SweepStatus | None:
         if memory.status is None or memory.status[0] != stored.version:
@@ -249,13 +278,12 @@ class SweepReconciler(TermWorkers):
         # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
         for name in missing:
             self._applier.find_job(stored, name)
-            self.note_progress()
         return memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
 
     # -- rates and turns ----------------------------------------------------------------------------------------
 
     def _seconds_until_write(self, memory: _Memory) -> float:
-        now = self._stopwatch()
+        now = self._monotonic()
         saved = memory.tokens + (now - memory.counted_at) * _WRITES_PER_SECOND
         memory.tokens, memory.counted_at = min(_MOST_SAVED, saved), now
         return max(0.0, 1.0 - memory.tokens) / _WRITES_PER_SECOND
@@ -273,10 +301,10 @@ class SweepReconciler(TermWorkers):
         return budget if granted is None else min(budget, granted)
 
     def _timed(self, memory: _Memory, spec: SweepSpec, trials: Sequence[Trial]) -> dict[str, Any] | None:
-        began = self._stopwatch()
+        began = self._monotonic()
         found = self._propose(spec, trials)
-        memory.proposal_seconds = self._stopwatch() - began
-        self._observe_proposal(memory.proposal_seconds)
+        memory.proposal_seconds = self._monotonic() - began
+        self._metrics.observe_proposal(memory.proposal_seconds)
         return found
 
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
@@ -312,15 +340,16 @@ class SweepReconciler(TermWorkers):
         now = self._clock()
         for _ in created:
             if memory.ends:
-                self._observe_gap(max(0.0, now - memory.ends.popleft()))
+                self._metrics.observe_gap(max(0.0, now - memory.ends.popleft()))
         if created and _started(before, plan.status):
             memory.waits = False
             self._turns.created(stored)
 
-    def _record(self, key: Key, record: EventRecord) -> None:
-        stored = self._sweeps.get(key)
-        if stored is not None:
-            self._applier.emit(stored, record)
+    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+        sweeps = self._sweeps
+        yield by_label("mptraining_sweeps", "Sweeps by phase.", "phase", sweeps.by_phase(), SweepPhase)
+        text = "Trials of all sweeps by state."
+        yield by_label("mptraining_sweep_trials", text, "state", sweeps.trials_by_state(), TRIAL_STATES)
 
 
 def _started(before: Mapping[int, Trial], after: SweepStatus) -> int:
