@@ -138,7 +138,8 @@ class Replica:
             on_restored=self._restart_kopf,
             on_relisted=self._check_cluster,
         )
-        self._kopf = KopfStreams([stream for stream in streams if stream.primary], informer, self.metrics)
+        primary = [stream for stream in streams if stream.primary]
+        self._kopf = KopfStreams(primary, informer, self.metrics, self.monotonic)
         self._controllers = [
             Controller(reconciler, informer, self.metrics, self.monotonic) for reconciler in self._reconcilers
         ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,22 +29,26 @@ _TICK = 1.0
 class KopfStreams:
     """Run kopf, and run it again whenever it ends.
 
-    Streams of which the informer knows no objects are left out: kopf would end with their error.
+    Streams of which the informer knows no objects are left out: kopf would end with their error. `clock` is monotonic,
+    in seconds.
     """
 
-    def __init__(self, streams: Sequence[Stream], informer: Informer, metrics: Metrics) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], informer: Informer, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
         self._streams = tuple(streams)
         self._informer = informer
         self._metrics = metrics
+        self._clock = clock
         self._stopping = threading.Event()
         # The flag that ends kopf, by namespace.
         self._ends: dict[str | None, asyncio.Event] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ticked = time.monotonic()
+        self._ticked = self._clock()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
-        self._ticked = time.monotonic()
+        self._ticked = self._clock()
         self._thread.start()
 
     def restart(self) -> None:
@@ -63,7 +66,7 @@ class KopfStreams:
 
     def seconds_since_tick(self) -> float:
         """Return the seconds since the event loop last ran; 0 before the start."""
-        return time.monotonic() - self._ticked if self._thread.ident is not None else 0.0
+        return self._clock() - self._ticked if self._thread.ident is not None else 0.0
 
     def _end_all(self) -> None:
         for end in self._ends.values():
@@ -78,7 +81,7 @@ class KopfStreams:
         self._loop = asyncio.get_running_loop()
         watches = [asyncio.create_task(self._watch(namespace)) for namespace in self._informer.namespaces]
         while not self._stopping.is_set():
-            self._ticked = time.monotonic()
+            self._ticked = self._clock()
             await asyncio.sleep(_TICK)
         self._end_all()
         await asyncio.gather(*watches)
@@ -90,7 +93,7 @@ class KopfStreams:
             if not known:
                 await asyncio.sleep(_TICK)
                 continue
-            began = time.monotonic()
+            began = self._clock()
             end = self._ends[namespace] = asyncio.Event()
             where: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}
             try:
@@ -101,7 +104,7 @@ class KopfStreams:
             if self._stopping.is_set():
                 return
             if not end.is_set():
-                pause = FIRST_PAUSE if time.monotonic() - began > 60 else min(2 * pause, LONGEST_PAUSE)
+                pause = FIRST_PAUSE if self._clock() - began > 60 else min(2 * pause, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
 
     def _registry(self, streams: Sequence[Stream]) -> kopf.OperatorRegistry:

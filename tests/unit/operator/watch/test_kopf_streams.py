@@ -40,7 +40,7 @@ class Bench:
             namespaces=namespaces or (None,), is_known=self._is_known, request_list=self._request_list
         )
         self.metrics = Metrics(monotonic=clock)
-        self.kopf = KopfStreams(self.streams, informer, self.metrics)
+        self.kopf = KopfStreams(self.streams, informer, self.metrics, clock)
 
     def _is_known(self, streams: tuple[Stream, ...], namespace: str | None) -> bool:
         return all((stream.resource.plural, namespace) in self.known for stream in streams)
