@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _WARNINGS_ONLY = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes")
 # The first warns at every start that kopf is not in the main thread, which is intended. The second reports four times a
 # second that the API server does not respond, which the operator's own calls report as well. A rejected watch ends
-# kopf, which `watch.kopf_streams` logs.
-_DISABLED = ("kopf._core.reactor.running", "kopf._cogs.clients")
+# kopf, which the third reports with a traceback and `watch.kopf_streams` in a line.
+_DISABLED = ("kopf._core.reactor.running", "kopf._cogs.clients", "kopf._core.reactor.orchestration")
 _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 

@@ -363,6 +363,11 @@ class Informer:
             source.due = min(source.due, max(now + _SOON, source.listed_at + _FRESH))
         self._wake.set()
 
+    def list_primary(self, namespace: str | None) -> None:
+        """List the primary resources of the namespace, whose watches have ended."""
+        self._list([source for source in self.sources if source.stream.primary and source.namespace == namespace])
+        self._wake.set()
+
     def begin_term(self) -> None:
         """List every source again; one that cannot be listed is unknown, and the thread lists it until it can."""
         self._list(self.sources, begins_term=True)

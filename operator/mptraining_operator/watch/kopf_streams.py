@@ -106,6 +106,8 @@ class KopfStreams:
             if not end.is_set():
                 pause = FIRST_PAUSE if self._clock() - began > 60 else min(2 * pause, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
+                # A resource that is gone would not be watched again: kopf looks for resources at its start alone.
+                await asyncio.to_thread(self._informer.list_primary, namespace)
 
     def _registry(self, streams: Sequence[Stream]) -> kopf.OperatorRegistry:
         """Return kopf's handlers: of each stream, the settings and the login."""

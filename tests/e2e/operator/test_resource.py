@@ -35,7 +35,7 @@ def test_after_the_resource_was_away_its_jobs_are_watched_again(own: Any) -> Non
     own.phase("before", "Succeeded")
     own.rest.delete(CRD)
     own.wait(lambda: served(own), lambda there: not there)
-    own.wait(lambda: operator.log, lambda log: "ended: 404" in log)
+    own.wait(lambda: operator.log, lambda log: "the resource is not installed" in log)
     own.control_plane.apply_crd(ROOT / "charts/mptraining/files/crd.yaml")
     own.create("after", lambda pod: Exit(0))
     # The watch reports it: the next list is ten minutes away.

@@ -36,8 +36,12 @@ class Bench:
         self.streams = (JobStream(self.jobs, self.queue), SweepStream(self.sweeps, self.queue))
         self.known = known
         self.requests = 0
+        self.listed: list[str | None] = []
         informer: Any = SimpleNamespace(
-            namespaces=namespaces or (None,), is_known=self._is_known, request_list=self._request_list
+            namespaces=namespaces or (None,),
+            is_known=self._is_known,
+            request_list=self._request_list,
+            list_primary=self.listed.append,
         )
         self.metrics = Metrics(monotonic=clock)
         self.kopf = KopfStreams(self.streams, informer, self.metrics, clock)
@@ -134,6 +138,7 @@ def test_an_error_in_one_namespace_ends_no_other(operators: Operators, caplog: p
     began = sorted(operators.began.get(timeout=60)[0] or "" for _ in range(4))
     assert began == ["a", "forbidden", "forbidden", "forbidden"]
     assert "of kopf in namespace forbidden ended and begin again in" in caplog.text
+    assert bench.listed == ["forbidden"] * 2, "a resource that is gone is not watched again before it is listed"
     bench.kopf.stop(60)
     assert not bench.kopf._thread.is_alive()
 
