@@ -1,14 +1,16 @@
-"""The resource MPTrainingJob while the operator runs: removed and installed again, or of a newer version."""
+"""What happens under a running operator: the resource is removed, or newer; a backup of etcd is restored."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.testbed import ControlPlane, Exit
+from tests.testbed import ControlPlane, Exit, Run
 from tests.testbed.kubernetes.installation import install
 from tests.testbed.kubernetes.rest import Refused
 
@@ -42,6 +44,39 @@ def test_after_the_resource_was_away_its_jobs_are_watched_again(own: Any) -> Non
     own.wait(lambda: own.batch_jobs("after"), lambda jobs: jobs)
     own.phase("after", "Succeeded")
     assert operator.server.exit_code is None
+
+
+def test_after_the_restore_of_a_backup_of_etcd_jobs_are_reconciled_as_they_are_stored(own: Any) -> None:
+    """resourceVersions go back, to lower ones than the operator has seen."""
+    plane, operator = own.control_plane, own.operator()
+    own.create("runs", lambda pod: Run())
+    own.phase("runs", "Running")
+    with without_servers(plane):
+        shutil.copytree(plane.folder / "etcd", plane.folder / "backup")
+    for number in range(3):
+        own.create(f"lost-{number}", lambda pod: Exit(0))
+        own.phase(f"lost-{number}", "Succeeded")
+    with without_servers(plane):
+        shutil.rmtree(plane.folder / "etcd")
+        (plane.folder / "backup").rename(plane.folder / "etcd")
+    own.create("after", lambda pod: Exit(0))
+    own.wait(lambda: own.get("after").get("status", {}).get("phase"), lambda phase: phase == "Succeeded", seconds=240)
+    assert {job["metadata"]["name"] for job in own.rest.get(own.jobs)["items"]} == {"runs", "after"}
+    own.end("runs-1", Exit(0))
+    own.phase("runs", "Succeeded")
+    assert operator.server.exit_code is None
+
+
+@contextmanager
+def without_servers(plane: ControlPlane) -> Iterator[None]:
+    """Stop the servers meanwhile; the operator goes on."""
+    plane.process("kube-controller-manager").stop()
+    plane.stop_api_server()
+    plane.process("etcd").stop()
+    yield
+    plane._start_etcd()
+    plane.start_api_server()
+    plane._start_controller_manager()
 
 
 def served(ns: Any) -> bool:
