@@ -103,7 +103,7 @@ def _broken_rules(job: MPTrainingJob) -> list[InvalidSpec]:
 def _is_of_kind(field: str, machines: set[str]) -> bool:
     """Return whether a rule on the kind of one of the machines has this field: an unknown type has no kind."""
     machine, _, name = field.rpartition(".")
-    return machine in machines and name in ("type", "topology")
+    return machine in machines and name in ("partition", "topology")
 
 
 def _add(found: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:
