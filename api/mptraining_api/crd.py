@@ -14,7 +14,8 @@ import yaml
 
 from mptraining_api.model import Model
 from mptraining_api.resolve.field_defaults import DEFAULTS
-from mptraining_api.rules.check import Rule, rules
+from mptraining_api.rules.check import rules
+from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
 from mptraining_api.status import NOT_OBSERVED, JobStatus
 from mptraining_api.sweep import resource

@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints
 from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Uri, Word
 from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
+from mptraining_api.problems import nearest
 from mptraining_api.programs.fields import Application, Ensemble, Function, Prediction, Script
 from mptraining_api.validation import api_versions, job_text, patterns
 from mptraining_api.validation.yaml_text import YamlDocument
@@ -372,6 +373,15 @@ KIND: Literal["MPTrainingJob"] = job_text.KIND
 
 # The value of spec.managedBy for this operator, as an absent field.
 MANAGED_BY_OPERATOR = f"{GROUP}/operator"
+
+
+def other_controller(managed_by: str | None) -> str | None:
+    """Return who has a job with this spec.managedBy; None for the operator's own."""
+    if managed_by in (None, MANAGED_BY_OPERATOR):
+        return None
+    hint = nearest(managed_by, (MANAGED_BY_OPERATOR,))
+    return f"a controller of that name has the job, and this operator leaves it alone. {hint}".strip(" .")
+
 
 # Annotation of a job: while it is "true", the operator leaves the job and its children alone.
 PAUSED = f"{GROUP}/paused"

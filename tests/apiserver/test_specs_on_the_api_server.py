@@ -92,7 +92,7 @@ def test_the_api_server_says_what_the_table_says(dry: Jobs, row: Json) -> None:
         assert row["message"] in said
 
 
-TRANSITION = r"no change but runPolicy\.suspend, .* and checkpoint\.maxToKeep after the job has started"
+TRANSITION = r"no change after the job has started, except of runPolicy\.suspend, .*, checkpoint\.maxToKeep"
 
 
 class TestTransitions:

@@ -20,7 +20,7 @@ from tests.unit.api.sweep.sweeps import document
 from tests.unit.api.sweep.test_check import ISSUE
 
 SWEEPS = "/apis/mptraining.dev/v1alpha1/namespaces/default/mptrainingsweeps"
-ONE, NEGATIVE = {"low": 1, "high": 1}, {"low": -1, "high": 1}
+ONE, NEGATIVE, REVERSED = {"low": 1, "high": 1}, {"low": -1, "high": 1}, {"low": 2, "high": 1}
 JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/default/mptrainingjobs"
 
 
@@ -67,14 +67,14 @@ def test_cel_and_python_agree(control_plane: ControlPlane) -> None:
     broken = {
         "metadata.name": named("a" * 40),
         "spec.parameters[]": named("a", parameters=[{"path": "a", "int": ONE, "uniform": ONE}]),
-        "spec.parameters[].int": named("a", parameters=[{"path": "a", "int": {"low": 2, "high": 1}}]),
-        "spec.parameters[].uniform": named("a", parameters=[{"path": "a", "uniform": {"low": 2, "high": 1}}]),
-        "spec.parameters[].logUniform": named("a", parameters=[{"path": "a", "logUniform": {"low": 2, "high": 1}}]),
+        "spec.parameters[].int.high": named("a", parameters=[{"path": "a", "int": REVERSED}]),
+        "spec.parameters[].uniform.high": named("a", parameters=[{"path": "a", "uniform": REVERSED}]),
+        "spec.parameters[].logUniform.high": named("a", parameters=[{"path": "a", "logUniform": REVERSED}]),
         "spec.parameters[].logUniform.low": named("a", parameters=[{"path": "a", "logUniform": NEGATIVE}]),
     }  # fmt: skip
     for field, sweep in broken.items():
         parsed = MPTrainingSweep.parse_document(sweep)
-        failed = [rule.field for rule in RULES for _, value in rule.values(parsed) if not rule.holds(value)]
+        failed = [rule.field for rule in RULES for _, value in rule.values(parsed) if rule.broken_at(value) is not None]
         assert failed == [field]
         (rule,) = (each for each in RULES if each.field == field)
         assert rule.text in (refusal(control_plane, sweep) or "")

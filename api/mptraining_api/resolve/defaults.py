@@ -6,7 +6,7 @@ from mptraining_api.model import Model
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import deterministic
 from mptraining_api.resolved_job import Choice, ResolvedData, ResolvedTraining
-from mptraining_api.rules.capacity import PENDING_TIMEOUT
+from mptraining_api.rules.job import PENDING_TIMEOUT
 from mptraining_api.spec import Data, JobSpec, KerasObject, Program, RunPolicy, Shuffle, Training
 
 # An application is trained as a classifier over integer labels whose outputs are logits. 1e-3 is the default of Adam

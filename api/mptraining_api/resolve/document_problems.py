@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from mptraining_api import accelerators
@@ -16,7 +15,7 @@ from mptraining_api.resolve.devices import requested_devices, strategy
 from mptraining_api.resolve.precision import keras_generation, precision
 from mptraining_api.resolve.resolve import ClusterSettings, requested, resolve
 from mptraining_api.rules.check import violations
-from mptraining_api.spec import JobSpec, Machine, MPTrainingJob
+from mptraining_api.spec import JobSpec, MPTrainingJob
 from mptraining_api.validation.keras_names import Generation, unknown_names
 from mptraining_api.validation.messages import InvalidField
 from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
@@ -46,7 +45,7 @@ def document_problems(
     unnamed = {each.where.removesuffix(".type") for each in unknown}
     if job is not None:
         hidden = {field_text(each.path[:-1]) for each in invalid}
-        broken = _broken_rules(job)
+        broken = violations(job)
         found = [*broken]
         _add(found, _problems_of_machines(job, settings, broken))
         if not unknown and not broken:
@@ -87,23 +86,10 @@ def _unknown_accelerators(document: Mapping[str, Any]) -> Iterator[InvalidSpec]:
             yield InvalidSpec(field_text((*path, "type")), problem.found, next_step=problem.next_step)
 
 
-def _broken_rules(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations, without the count of a slice of a GPU that has none: the slice is the mistake."""
-    first = job.spec.accelerator
-    machines: dict[str, Machine] = {"spec.accelerator": first}
-    machines |= {f"{alternatives.FIELD}[{index}]": each for index, each in enumerate(first.alternatives or ())}
-    unsliced = {
-        f"{field}.countPerNode"
-        for field, each in machines.items()
-        if each.partition and (type := accelerators.catalogue().get(each.type)) and not type.partitions
-    }
-    return [each for each in violations(job) if each.where not in unsliced]
-
-
 def _is_of_kind(field: str, machines: set[str]) -> bool:
     """Return whether a rule on the kind of one of the machines has this field: an unknown type has no kind."""
     machine, _, name = field.rpartition(".")
-    return machine in machines and name in ("type", "topology")
+    return machine in machines and name in ("partition", "topology")
 
 
 def _add(found: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:
@@ -129,7 +115,7 @@ def _problems_of_machines(
     yield from _problems_of_machine(job.spec, settings)
     known = {each.where for each in broken}
     for each in alternatives.jobs(job, None):
-        own = [problem for problem in _broken_rules(each.job) if problem.where not in known]
+        own = [problem for problem in violations(each.job) if problem.where not in known]
         for problem in (*own, *_problems_of_machine(each.job.spec, settings)):
             yield alternatives.relocated(each, problem)
 
@@ -156,41 +142,14 @@ def _refusals(*decisions: Callable[[], object]) -> Iterator[InvalidSpec]:
 
 
 def _resolve_problems(job: MPTrainingJob, settings: ClusterSettings, *, complete: bool) -> Iterator[InvalidSpec]:
-    """Yield what `resolve` refuses of a job that keeps the rules: for each alternative, where `resolve` stops at one.
+    """Yield what `resolve` refuses of a job that keeps the rules.
 
     `complete`: whether every machine by itself is right, so that the job can be resolved.
     """
-    spec = job.spec
-    try:
-        wanted = requested(spec, settings)
-    except InvalidSpec:
-        return
-    if spec.program.is_trained_here:
-        yield from _refusals(lambda: global_batch_size(spec, wanted))
-    if not complete:
-        return
-    others = spec.accelerator.alternatives or []
-    refused = list(_refusals(lambda: resolve(_with_alternatives(job, None), settings)))
-    for index, each in enumerate([] if refused else others):
-        alone = _with_alternatives(job, [each])
-        refused += [_numbered(problem, index) for problem in _refusals(partial(resolve, alone, settings))]
-    yield from refused or _refusals(lambda: resolve(job, settings))
-
-
-def _with_alternatives(job: MPTrainingJob, machines: list[Machine] | None) -> MPTrainingJob:
-    first = job.spec.accelerator
-    tried = first.try_for_seconds if machines else None
-    accelerator = first.model_copy(update={"alternatives": machines, "try_for_seconds": tried})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"accelerator": accelerator})})
-
-
-def _numbered(problem: InvalidSpec, index: int) -> InvalidSpec:
-    """Return the problem of a job's only alternative with the number that it has among all."""
-    words = (problem.where, problem.found, problem.expected, problem.next_step)
-    where, found, expected, step = (
-        each.replace(f"{alternatives.FIELD}[0]", f"{alternatives.FIELD}[{index}]") for each in words
-    )
-    return InvalidSpec(where, found, expected=expected, next_step=step)
+    if complete:
+        yield from _refusals(lambda: resolve(job, settings))
+    elif job.spec.program.is_trained_here:
+        yield from _refusals(lambda: global_batch_size(job.spec, requested(job.spec, settings)))
 
 
 def _rates_in_quotes(document: Mapping[str, Any]) -> list[InvalidSpec]:

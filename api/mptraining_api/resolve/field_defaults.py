@@ -11,7 +11,7 @@ from mptraining_api import accelerators
 from mptraining_api.resolve import defaults
 from mptraining_api.resolve.batch_size import KERAS_BATCH_SIZE, PREDICTION_BATCH_SIZE
 from mptraining_api.resolve.precision import INITIAL_LOSS_SCALE
-from mptraining_api.rules.capacity import PENDING_TIMEOUT
+from mptraining_api.rules.job import PENDING_TIMEOUT
 from mptraining_api.spec import MANAGED_BY_OPERATOR
 
 

@@ -34,8 +34,7 @@ from mptraining_api.resolved_job import (
     ResolvedMachine,
 )
 from mptraining_api.rules import check
-from mptraining_api.rules.capacity import other_controller
-from mptraining_api.spec import JobSpec, MPTrainingJob, Program
+from mptraining_api.spec import JobSpec, MPTrainingJob, Program, other_controller
 from mptraining_api.sweep.status import SWEEP_UID
 
 

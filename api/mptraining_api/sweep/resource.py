@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from mptraining_api.rules.rule import Rule
+from mptraining_api.rules.rule import Condition, Rule, at_most_one, matches, ordered, rule, unchanged, within
 from mptraining_api.sweep.spec import SWEEP_NAME, SweepSpec
 
 COLUMNS = (
@@ -31,51 +31,35 @@ def search_digest(spec: SweepSpec) -> str:
     return hashlib.sha256(json.dumps(searched, sort_keys=True).encode()).hexdigest()
 
 
-def _range_rule(name: str) -> Rule:
-    at, holds = f"spec.parameters[].{name}", lambda bounds: bounds.low <= bounds.high
-    return Rule(at, at, "self.low <= self.high", "low not above high", "Exchange low and high.", holds)
-
-
-def _unchanged(field: str) -> Rule:
-    return Rule(
-        "spec",
-        f"spec.{field}",
-        f"self.{field} == oldSelf.{field}",
-        "no change of a sweep that exists",
-        "Create another sweep.",
-        # There is no old object outside the API server.
-        lambda _: True,
-    )
-
-
 RULES: tuple[Rule, ...] = (
-    Rule(
+    *within(
         "",
-        "metadata.name",
-        f"self.metadata.name.matches('^{SWEEP_NAME.pattern}$')",
-        "at most 37 characters of a-z, 0-9 and -, beginning with a letter",
-        "Trials add their number to it.",
-        lambda sweep: SWEEP_NAME.fullmatch(sweep.metadata.name) is not None,
+        matches(
+            "metadata.name",
+            f"^{SWEEP_NAME.pattern}$",
+            "at most 37 characters of a-z, 0-9 and -, beginning with a letter",
+            "Trials add their number to it.",
+        ),
     ),
-    Rule(
-        "spec.parameters[]",
-        "spec.parameters[]",
-        "[has(self.int), has(self.uniform), has(self.logUniform)].filter(given, given).size() <= 1",
-        "at most one of int, uniform and logUniform",
-        "Write one range.",
-        lambda parameter: [parameter.int_, parameter.uniform, parameter.log_uniform].count(None) >= 2,
+    *within("spec.parameters[]", at_most_one("int", "uniform", "logUniform")),
+    *(
+        range_rule
+        for name in ("int", "uniform", "logUniform")
+        for range_rule in within(f"spec.parameters[].{name}", ordered("low", "high"))
     ),
-    _range_rule("int"),
-    _range_rule("uniform"),
-    _range_rule("logUniform"),
-    Rule(
+    *within(
         "spec.parameters[].logUniform",
-        "spec.parameters[].logUniform.low",
-        "self.low > 0.0",
-        "more than 0",
-        "Or use uniform.",
-        lambda bounds: bounds.low > 0,
+        rule("low", Condition("self.low > 0.0", lambda bounds: bounds.low > 0), "more than 0", "Or use uniform."),
     ),
-    _unchanged("objective"),
-    _unchanged("algorithm"),
+    *within(
+        "spec",
+        *(
+            unchanged(
+                field,
+                expected="no change of a sweep that exists",
+                fix="Create another sweep.",
+            )
+            for field in ("objective", "algorithm")
+        ),
+    ),
 )

@@ -40,11 +40,6 @@ def _elsewhere(names: list[str], value: object) -> str:
     match names:
         case [*_, "nodes"] if range_ := _range(value):
             return f"Write elastic: {range_} in spec, without nodes."
-        case [*_, "gang"] if str(value).lower() == "kueue":
-            return (
-                "Kueue admits all workers of a job that names a queue: write scheduling: {queueName: NAME}, "
-                "without gang."
-            )
         case ["runtimes" | "defaultRuntimes", *_] if value == "None":
             return "None is reserved: runtime: None in a job means no runtime. Choose another name."
     return ""
@@ -71,7 +66,6 @@ def _mixed(value: object) -> str:
 
 
 _SIDECARS = "Write initContainers; a container with restartPolicy: Always is a sidecar."
-_DEVICE_CLASS = "DeviceClasses are a setting of the operator, deviceClasses, which the administrator changes."
 
 # By the field's name in small letters, without separators.
 _UNKNOWN: dict[str, Callable[[object], str]] = {
@@ -86,7 +80,6 @@ _UNKNOWN: dict[str, Callable[[object], str]] = {
         f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
     ),
     **dict.fromkeys(("sidecars", "sidecar", "containers"), lambda _: _SIDECARS),
-    **dict.fromkeys(("deviceclass", "deviceclassname"), lambda _: _DEVICE_CLASS),
 }
 
 
@@ -144,10 +137,6 @@ def _elastic(value: object) -> str:
     return _range(value) or f"{{min: 1, max: {most}}}"
 
 
-def _field(name: str) -> Callable[[object], str]:
-    return lambda value: f"{{{name}: {value}}}"
-
-
 # By the field's name, or by the names of its section and the field where the name alone is not unique.
 _LINES: dict[str, Callable[[object], str]] = {
     "batchSize": _batch_size,
@@ -161,14 +150,8 @@ _LINES: dict[str, Callable[[object], str]] = {
     "program": _program,
     "application": lambda value: f"{{name: {keras_names.nearest_name('applications', str(value)) or value}}}",
     "function": lambda value: f"{{entryPoint: {json.dumps(str(value))}}}",
-    "script": _field("path"),
+    "script": lambda value: f"{{path: {value}}}",
     "spec.data": lambda value: f"{{train: [{json.dumps(str(value))}]}}",
     "output": lambda value: f"{{uri: {json.dumps(str(value))}}}",
     "shuffle": _shuffle,
-    "checkpoint": lambda value: f"{{everySteps: {value}}}" if isinstance(value, int) else "",
-    "spec.export": _field("format"),
-    "learningRateScaling": _field("rule"),
-    "badRecords": _field("action"),
-    "metadata": _field("name"),
-    "imagePullSecrets": _field("name"),
 }

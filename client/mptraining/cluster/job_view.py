@@ -14,8 +14,7 @@ from mptraining.display.text import counted, duration, number, rate
 from mptraining_api import events, outcomes
 from mptraining_api.events import Event, Finished
 from mptraining_api.outcomes import Outcome
-from mptraining_api.rules.capacity import other_controller
-from mptraining_api.spec import PAUSED, is_paused
+from mptraining_api.spec import PAUSED, is_paused, other_controller
 from mptraining_api.status import Attempt, Condition, JobStatus, Phase, parse_time
 
 if TYPE_CHECKING:

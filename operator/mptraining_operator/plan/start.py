@@ -105,17 +105,13 @@ def record_first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> P
     return replace(found, status=found.status or after, event_records=records)
 
 
-# The resource has no schema of these, so that an unknown field is a mistake and not one of a newer version.
-_WITHOUT_SCHEMA = "spec.podTemplate.initContainers["
-
-
 def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Start a job that has no attempt yet, or fail it if its spec is invalid."""
     if conditions.current_attempt(status) is not None:
         return None
     if status.current_attempt or snapshot.batch_jobs:
         return _adopted(snapshot, status, now)
-    if snapshot.job is None or _WITHOUT_SCHEMA in snapshot.problem:
+    if snapshot.job is None:
         return _invalid(snapshot, status, snapshot.problem, now)
     try:
         job = resolve(snapshot.job, snapshot.limits.cluster)

@@ -402,10 +402,14 @@ def _other(containers: Sequence[_Container], trainer: _Container) -> str:
     return ""
 
 
+_CONTAINERS = ("spec", "podTemplate", "initContainers")
+
+
 def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
     """Return the job and a description of its problem.
 
-    Unknown fields, as of a newer version, give both; an unreadable spec gives no job.
+    Unknown fields, as of a newer version, give both; an unreadable spec gives no job. The resource has no schema of
+    init containers, so that an unknown field of theirs is a mistake and not one of a newer version.
     """
     metadata: dict[str, Any] = {"name": stored.key.name, "namespace": stored.key.namespace, "uid": stored.uid}
     if stored.sweep_uid:
@@ -415,8 +419,10 @@ def read_job(stored: StoredJob) -> tuple[MPTrainingJob | None, str]:
     text = head[:-1] + b',"spec":' + stored.spec + b"}"
     try:
         return MPTrainingJob.model_validate_json(text), ""
-    except ValidationError:
+    except ValidationError as error:
         problem = _describe_problem(json.loads(stored.spec), metadata)
+        if any(detail["loc"][:3] == _CONTAINERS for detail in error.errors(include_url=False)):
+            return None, problem
     try:
         return MPTrainingJob.read(text), problem
     except ValidationError:

@@ -40,6 +40,16 @@ def test_a_job_is_kept_as_bytes() -> None:
     assert json.loads(stored.progress) == {"step": 7}
 
 
+@pytest.mark.parametrize(
+    ("field", "readable"),
+    [({"colour": 1}, True), ({"podTemplate": {"initContainers": [{"name": "a", "image": "a", "colour": 1}]}}, False)],
+)
+def test_a_job_with_an_unknown_field_is_read_where_the_resource_has_a_schema(field: Any, readable: bool) -> None:
+    body = raw_job()
+    job, problem = parse.read_job(parse.job(body | {"spec": body["spec"] | field}))
+    assert (job is not None, "colour: unknown field" in problem) == (readable, True)
+
+
 def test_a_change_of_progress_alone_is_ignored() -> None:
     before = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 7}}))
     after = parse.job(raw_job(status={"phase": "Running", "progress": {"step": 8}}, version=11))
