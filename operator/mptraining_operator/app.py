@@ -69,7 +69,7 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
 class Operator:
     """One replica. `on_stuck` must end the process: a worker is stuck after its term, or a term cannot begin.
 
-    `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
+    `clock` returns seconds since 1970, for times that are stored or compared with stored ones;
     durations are measured with `monotonic`.
     """
 
