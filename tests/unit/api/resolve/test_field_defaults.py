@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.crd import custom_resource_definition, with_defaults
+from hack.crd import custom_resource_definition, with_defaults
 from mptraining_api.resolve.defaults import resolve_run_policy
 from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
