@@ -63,11 +63,6 @@ class Metrics:
             *("verb", "resource", "code"),
         )
         self._restarts = counter("mptraining_restarts", "Restarts of jobs by their cause.", ("cause",))
-        self._lost = counter(
-            "mptraining_accelerator_seconds_lost",
-            "Accelerator seconds from the end of an attempt until the next one runs.",
-            ("accelerator",),
-        )
         self.count_dropped_event: Callable[[str], None] = counting(
             "mptraining_events_dropped",
             "Kubernetes Events that were not written: QueueFull, or RateLimited for one job.",
@@ -170,11 +165,9 @@ class Metrics:
             self._created_to_child.observe(max(0.0, seconds))
 
     def count_plan(self, plan: Plan) -> None:
-        """Count the restart that the plan begins, the accelerator time that restarts cost, and the first run."""
+        """Count the restart that the plan begins, and the first run."""
         if plan.restart:
             self._restarts.labels(plan.restart).inc()
-        for loss in plan.losses:
-            self._lost.labels(loss.accelerator).inc(max(0.0, loss.seconds))
         if plan.first_run is not None:
             self._created_to_running.observe(max(0.0, plan.first_run))
 
