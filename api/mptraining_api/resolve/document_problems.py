@@ -1,22 +1,19 @@
-"""Every mistake in a job's document at once: fields, rules, what `resolve` refuses, names that Keras does not know."""
+"""Mistakes in a job's document: all fields, rules and names that Keras does not know, and what `resolve` refuses."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from mptraining_api import accelerators
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import alternatives
-from mptraining_api.resolve.batch_size import global_batch_size
-from mptraining_api.resolve.devices import requested_devices, strategy
-from mptraining_api.resolve.precision import keras_generation, precision
-from mptraining_api.resolve.resolve import ClusterSettings, requested, resolve
+from mptraining_api.resolve.devices import requested_devices
+from mptraining_api.resolve.precision import keras_generation
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.rules.check import violations
-from mptraining_api.spec import JobSpec, Machine, MPTrainingJob
+from mptraining_api.spec import MPTrainingJob
 from mptraining_api.validation.keras_names import Generation, unknown_names
 from mptraining_api.validation.messages import InvalidField
 from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
@@ -33,7 +30,7 @@ class DocumentProblems:
 def document_problems(
     document: Mapping[str, Any], settings: ClusterSettings, *, other_keras: bool = False
 ) -> DocumentProblems:
-    """Return every mistake that can be found in the document of a job without its files.
+    """Return the mistakes in the document of a job, without its files: of what `resolve` refuses, the first.
 
     `other_keras`: the job will run with another Keras than the table of names was made from, so that an unknown name
     is a doubt.
@@ -46,12 +43,9 @@ def document_problems(
     unnamed = {each.where.removesuffix(".type") for each in unknown}
     if job is not None:
         hidden = {field_text(each.path[:-1]) for each in invalid}
-        broken = _broken_rules(job)
-        found = [*broken]
-        _add(found, _problems_of_machines(job, settings, broken))
-        if not unknown and not broken:
-            _add(found, _resolve_problems(job, settings, complete=not found))
-        found = [each for each in found if not _is_of_kind(each.where, unnamed)]
+        found = [each for each in violations(job) if not _is_of_kind(each.where, unnamed)]
+        if not found and not unknown:
+            found = _refusal(job, settings)
         problems += [each for each in found if not _is_hidden(each.where, hidden)]
     problems = [*unknown, *problems, *_rates_in_quotes(document)]
     names = list(unknown_names(document.get("spec"), _generation(job)))
@@ -87,30 +81,10 @@ def _unknown_accelerators(document: Mapping[str, Any]) -> Iterator[InvalidSpec]:
             yield InvalidSpec(field_text((*path, "type")), problem.found, next_step=problem.next_step)
 
 
-def _broken_rules(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations, without the count of a slice of a GPU that has none: the slice is the mistake."""
-    first = job.spec.accelerator
-    machines: dict[str, Machine] = {"spec.accelerator": first}
-    machines |= {f"{alternatives.FIELD}[{index}]": each for index, each in enumerate(first.alternatives or ())}
-    unsliced = {
-        f"{field}.countPerNode"
-        for field, each in machines.items()
-        if each.partition and (type := accelerators.catalogue().get(each.type)) and not type.partitions
-    }
-    return [each for each in violations(job) if each.where not in unsliced]
-
-
 def _is_of_kind(field: str, machines: set[str]) -> bool:
     """Return whether a rule on the kind of one of the machines has this field: an unknown type has no kind."""
     machine, _, name = field.rpartition(".")
     return machine in machines and name in ("type", "topology")
-
-
-def _add(found: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:
-    """Append those of `others` whose field has no problem yet."""
-    for each in others:
-        if each.where not in {known.where for known in found}:
-            found.append(each)
 
 
 def _is_hidden(field: str, sections: set[str]) -> bool:
@@ -122,75 +96,13 @@ def _is_hidden(field: str, sections: set[str]) -> bool:
     return any(field.startswith(section) for section in around)
 
 
-def _problems_of_machines(
-    job: MPTrainingJob, settings: ClusterSettings, broken: Sequence[InvalidSpec]
-) -> Iterator[InvalidSpec]:
-    """Yield what each machine of the job by itself cannot be or compute, beside the `broken` rules of the job too."""
-    yield from _problems_of_machine(job.spec, settings)
-    known = {each.where for each in broken}
-    for each in alternatives.jobs(job, None):
-        own = [problem for problem in _broken_rules(each.job) if problem.where not in known]
-        for problem in (*own, *_problems_of_machine(each.job.spec, settings)):
-            yield alternatives.relocated(each, problem)
-
-
-def _problems_of_machine(spec: JobSpec, settings: ClusterSettings) -> Iterator[InvalidSpec]:
-    if spec.accelerator.type not in accelerators.catalogue():
-        return
+def _refusal(job: MPTrainingJob, settings: ClusterSettings) -> list[InvalidSpec]:
+    """Return the first problem for which `resolve` refuses a job that keeps the rules."""
     try:
-        wanted = requested(spec, settings)
+        resolve(job, settings)
     except InvalidSpec as problem:
-        yield problem
-        return
-    yield from _refusals(
-        lambda: strategy(spec, wanted), lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0])
-    )
-
-
-def _refusals(*decisions: Callable[[], object]) -> Iterator[InvalidSpec]:
-    for decision in decisions:
-        try:
-            decision()
-        except InvalidSpec as problem:
-            yield problem
-
-
-def _resolve_problems(job: MPTrainingJob, settings: ClusterSettings, *, complete: bool) -> Iterator[InvalidSpec]:
-    """Yield what `resolve` refuses of a job that keeps the rules: for each alternative, where `resolve` stops at one.
-
-    `complete`: whether every machine by itself is right, so that the job can be resolved.
-    """
-    spec = job.spec
-    try:
-        wanted = requested(spec, settings)
-    except InvalidSpec:
-        return
-    if spec.program.is_trained_here:
-        yield from _refusals(lambda: global_batch_size(spec, wanted))
-    if not complete:
-        return
-    others = spec.accelerator.alternatives or []
-    refused = list(_refusals(lambda: resolve(_with_alternatives(job, None), settings)))
-    for index, each in enumerate([] if refused else others):
-        alone = _with_alternatives(job, [each])
-        refused += [_numbered(problem, index) for problem in _refusals(partial(resolve, alone, settings))]
-    yield from refused or _refusals(lambda: resolve(job, settings))
-
-
-def _with_alternatives(job: MPTrainingJob, machines: list[Machine] | None) -> MPTrainingJob:
-    first = job.spec.accelerator
-    tried = first.try_for_seconds if machines else None
-    accelerator = first.model_copy(update={"alternatives": machines, "try_for_seconds": tried})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"accelerator": accelerator})})
-
-
-def _numbered(problem: InvalidSpec, index: int) -> InvalidSpec:
-    """Return the problem of a job's only alternative with the number that it has among all."""
-    words = (problem.where, problem.found, problem.expected, problem.next_step)
-    where, found, expected, step = (
-        each.replace(f"{alternatives.FIELD}[0]", f"{alternatives.FIELD}[{index}]") for each in words
-    )
-    return InvalidSpec(where, found, expected=expected, next_step=step)
+        return [problem]
+    return []
 
 
 def _rates_in_quotes(document: Mapping[str, Any]) -> list[InvalidSpec]:
