@@ -59,24 +59,19 @@ def _job_on(job: MPTrainingJob, accelerator: Accelerator, batch_size: int | None
 
 
 def located(alternative: Alternative, function: Callable[..., T], *arguments: object) -> T:
-    """Return `function(*arguments)`. Raises its InvalidSpec with the field of the alternative."""
+    """Return `function(*arguments)`. Raises its InvalidSpec with a field of the job that the user wrote."""
     try:
         return function(*arguments)
     except InvalidSpec as problem:
-        raise relocated(alternative, problem) from None
-
-
-def relocated(alternative: Alternative, problem: InvalidSpec) -> InvalidSpec:
-    """Return the problem of the alternative's job with a field of the job that the user wrote."""
-    where, found, step = problem.where, problem.found, problem.next_step
-    if where.startswith("spec.accelerator."):
-        where = f"{alternative.field}.{where.removeprefix('spec.accelerator.')}"
-    elif where == POLICY:
-        # The policy is that of all machines, so that the next step must not suit this one alone.
-        step = f"Write policy: Auto, which chooses for each machine, or remove {alternative.field}."
-    else:
-        where, found = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {found}"
-    return InvalidSpec(where, found, expected=problem.expected, next_step=step)
+        where, found, step = problem.where, problem.found, problem.next_step
+        if where.startswith("spec.accelerator."):
+            where = f"{alternative.field}.{where.removeprefix('spec.accelerator.')}"
+        elif where == POLICY:
+            # The policy is that of all machines, so that the next step must not suit this one alone.
+            step = f"Write policy: Auto, which chooses for each machine, or remove {alternative.field}."
+        else:
+            where, found = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {found}"
+        raise InvalidSpec(where, found, expected=problem.expected, next_step=step) from None
 
 
 def check_replicas(alternative: Alternative, first: Devices, there: Devices) -> None:

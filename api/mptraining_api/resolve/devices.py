@@ -32,7 +32,7 @@ class Devices:
         return self.processes * self.replicas_per_process
 
 
-def requested_devices(spec: JobSpec, *, any_count: bool = False) -> Devices:
+def requested_devices(spec: JobSpec, any_count: bool = False) -> Devices:
     """Return the devices that the spec requests. Raises InvalidSpec if no machine has them.
 
     `any_count`: whether pods may use a part of a machine's GPUs, as on machines that are not GKE's.

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import ExportFormat, Tracking
-from mptraining_api.pods.quantity import check_requests
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
@@ -92,8 +91,6 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     if chosen.resolved is not None:
         check.check(chosen.job)
         settings = settings.with_runtime(chosen.runtime)
-    runtime = chosen.resolved.name if chosen.resolved else ""
-    check_requests(chosen.job.spec.pod_template, job.spec.pod_template, runtime)
     return _resolve(chosen, settings)
 
 
@@ -101,7 +98,9 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
     job = chosen.job
     spec = job.spec
     trained_here = spec.program.is_trained_here
-    wanted = requested(spec, settings)
+    # Of machines that are not GKE's, a pod may use a part of the GPUs.
+    any_count = settings.node_labels != "GKE"
+    wanted = requested_devices(spec, any_count=any_count)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
@@ -113,7 +112,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
     on_others = alternatives.jobs(job, batch_size)
     for each in on_others:
         alternatives.located(each, check.check, each.job)
-    others = [(each, alternatives.located(each, requested, each.job.spec, settings)) for each in on_others]
+    others = [(each, alternatives.located(each, requested_devices, each.job.spec, any_count)) for each in on_others]
     for each, there in others:
         alternatives.check_replicas(each, wanted, there)
     keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
@@ -177,11 +176,6 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
     sizes = divisors(spec.elastic.min, spec.elastic.max, devices.replicas_per_process, batch_size)
     because = f"the numbers of workers whose replicas share {batch_size} examples evenly; the batch stays as it is"
     return (Choice(field="spec.elastic", value=", ".join(map(str, sizes)), because=because),)
-
-
-def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
-    """Return the devices that the job asks for, before a CPU fallback. Raises InvalidSpec."""
-    return requested_devices(spec, any_count=settings.node_labels != "GKE")
 
 
 def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:
