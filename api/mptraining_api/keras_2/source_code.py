@@ -85,7 +85,7 @@ def detect_in_source(text: str) -> KerasCode:
 
 
 _PIN = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*((?:[=<>~!]=?=?\s*[\w.*+!-]+\s*,?\s*)+)")
-_CLAUSE = re.compile(r"(===|==|~=|<=|<)\s*(\d+(?:\.\d+)*)(\.\*)?")
+_CLAUSE = re.compile(r"(===|==|~=|<=|<)\s*(\d+(?:\.\d+)*)")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-macos", "tensorflow-intel"})
 
 
@@ -115,17 +115,14 @@ def detect_in_image(image: str | None) -> KerasCode:
     return KerasCode((Sign(0, f"image {image}", "of Keras 2"),)) if version < (2, 16) else KerasCode()
 
 
-def _only_before(limit: tuple[int, ...], operator: str, version: str, star: str) -> bool:
-    # Trailing zeros are removed for `<` only, because ~= depends on the number of parts.
-    parts = tuple(int(each) for each in (re.sub(r"(\.0+)+$", "", version) if operator == "<" else version).split("."))
+def _only_before(limit: tuple[int, ...], operator: str, version: str) -> bool:
+    """Return whether all versions that the clause allows are before `limit`."""
+    parts = tuple(map(int, version.split(".")))
     if operator == "<":
-        return parts <= limit or parts[: len(limit)] < limit
-    if operator == "~=":
-        # ~=2.3 means any 2.x from 2.3 on, ~=2.3.0 any 2.3.x.
-        return parts[:-1] < limit[: len(parts) - 1] or (len(parts) > len(limit) and parts[: len(limit)] < limit)
-    if star or len(parts) < len(limit):
-        return parts[: len(limit)] < limit[: len(parts)]
-    return parts[: len(limit)] < limit
+        return tuple(map(int, re.sub(r"(\.0+)+$", "", version).split("."))) <= limit
+    # ~=2.3 means any 2.x from 2.3 on, ~=2.3.0 any 2.3.x.
+    fixed = parts[:-1] if operator == "~=" else parts
+    return fixed[: len(limit)] < limit[: len(fixed)]
 
 
 @dataclass
