@@ -269,7 +269,6 @@ class Operator:
             return
         _log.info("leading as %s, term %d", self._identity.name, term.number)
         self._metrics.set_leader(True)
-        self._metrics.count_lease_change("Acquired")
         # A new thread, because the list in `_reconcile` may take long.
         threading.Thread(target=self._begin, args=(term,), name="lead", daemon=True).start()
 
@@ -289,7 +288,6 @@ class Operator:
         """Return when the workers of the ended term have left; streams, cache and queue continue for the next term."""
         _log.warning("no longer leading: %s; standing by", cause)
         self._metrics.set_leader(False)
-        self._metrics.count_lease_change("Lost")
         left = [workers.join(_LEAVE_SECONDS) for workers in (self._reconciler, self._sweeps.reconciler)]
         if not all(left) and not self._stopping.is_set():
             self._on_stuck(f"a worker is still in a call {_LEAVE_SECONDS:.0f} s after its term ended")

@@ -26,7 +26,6 @@ _STARTED_KEPT = 20_000
 # The cause of the retry of a reconcile: an error response of the API server or none, a rejected child, or an error in
 # the operator.
 RetryCause = Literal["Api", "Refused", "Bug"]
-LeaseChange = Literal["Acquired", "Lost"]
 
 
 class Metrics:
@@ -81,11 +80,6 @@ class Metrics:
         )
         self.count_watch_restart: Callable[[str], None] = counting(
             "mptraining_watch_restarts", "Watch streams that ended and began again with a list.", "resource"
-        )
-        self.count_lease_change: Callable[[LeaseChange], None] = counting(
-            "mptraining_lease_changes",
-            "Acquired and Lost by this replica, which stands by after a loss and may lead again.",
-            "change",
         )
         self.count_refused_report: Callable[[int], None] = counting(
             "mptraining_progress_refused", "Progress reports that were not accepted, by HTTP status.", "code"
