@@ -14,12 +14,12 @@ import yaml
 
 from mptraining_api.model import Model
 from mptraining_api.resolve.field_defaults import DEFAULTS
-from mptraining_api.rules.check import Rule, rules
+from mptraining_api.rules.check import rules
+from mptraining_api.rules.rule import Rule
 from mptraining_api.spec import GROUP, KIND, VERSION, JobSpec
 from mptraining_api.status import NOT_OBSERVED, JobStatus
-from mptraining_api.sweep import resource
 from mptraining_api.sweep.defaults import DEFAULT_TEXTS
-from mptraining_api.sweep.spec import SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, SweepSpec
+from mptraining_api.sweep.spec import SWEEP_KIND, SWEEP_NAME, SWEEP_PLURAL, SWEEP_SHORT_NAME, SweepSpec
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_api.validation.api_versions import SERVED
 
@@ -58,6 +58,69 @@ _COLUMNS = (
 )
 
 
+_SWEEP_COLUMNS = (
+    ("Phase", "string", ".status.phase", "Summary in one word."),
+    ("Trials", "string", ".status.completed", "Trials that have ended with a result, of all."),
+    ("Running", "integer", ".status.running", "Trials that run."),
+    ("Best", "number", ".status.best.objective", "The best objective so far."),
+    ("Failed", "integer", ".status.failed", "Trials that failed; only with -o wide."),
+    ("Algorithm", "string", ".spec.algorithm.name", "The algorithm that proposes trials; only with -o wide."),
+    ("Age", "date", ".metadata.creationTimestamp", ""),
+)
+
+
+def _range_rule(name: str) -> Rule:
+    at, holds = f"spec.parameters[].{name}", lambda bounds: bounds.low <= bounds.high
+    return Rule(at, at, "self.low <= self.high", "low not above high", "Exchange low and high.", holds)
+
+
+def _unchanged(field: str) -> Rule:
+    return Rule(
+        "spec",
+        f"spec.{field}",
+        f"self.{field} == oldSelf.{field}",
+        "no change of a sweep that exists",
+        "Create another sweep.",
+        # There is no old object outside the API server.
+        lambda _: True,
+    )
+
+
+# CEL cannot read values of unknown type (`parameters[].values`, `job`): `sweep.check` validates those, and the operator
+# starts no more trials while a started sweep's search is another one than it began with (`search_digest`).
+SWEEP_RULES: tuple[Rule, ...] = (
+    Rule(
+        "",
+        "metadata.name",
+        f"self.metadata.name.matches('^{SWEEP_NAME.pattern}$')",
+        "at most 37 characters of a-z, 0-9 and -, beginning with a letter",
+        "Trials add their number to it.",
+        lambda sweep: SWEEP_NAME.fullmatch(sweep.metadata.name) is not None,
+    ),
+    Rule(
+        "spec.parameters[]",
+        "spec.parameters[]",
+        "[has(self.int), has(self.uniform), has(self.logUniform)].filter(given, given).size() <= 1",
+        "at most one of int, uniform and logUniform",
+        "Write one range.",
+        lambda parameter: [parameter.int_, parameter.uniform, parameter.log_uniform].count(None) >= 2,
+    ),
+    _range_rule("int"),
+    _range_rule("uniform"),
+    _range_rule("logUniform"),
+    Rule(
+        "spec.parameters[].logUniform",
+        "spec.parameters[].logUniform.low",
+        "self.low > 0.0",
+        "more than 0",
+        "Or use uniform.",
+        lambda bounds: bounds.low > 0,
+    ),
+    _unchanged("objective"),
+    _unchanged("algorithm"),
+)
+
+
 def custom_resource_definition() -> dict[str, Any]:
     """Return the CustomResourceDefinition of jobs (apiextensions.k8s.io/v1) as plain mappings and lists."""
     about = "A Keras training job: a program, TFRecords, an accelerator."
@@ -71,7 +134,7 @@ def sweep_definition() -> dict[str, Any]:
     about = "A search over the fields of a training job: an objective, parameters, the job of a trial."
     spec = with_defaults(structural(SweepSpec), DEFAULT_TEXTS)
     root = _object(SWEEP_KIND, about, spec, structural(SweepStatus))
-    return _definition(SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, root, resource.RULES, resource.COLUMNS)
+    return _definition(SWEEP_KIND, SWEEP_PLURAL, SWEEP_SHORT_NAME, root, SWEEP_RULES, _SWEEP_COLUMNS)
 
 
 def _object(kind: str, about: str, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:

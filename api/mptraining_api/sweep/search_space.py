@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import json
 import math
@@ -128,3 +129,11 @@ def max_trials(spec: SweepSpec) -> int:
         return written or TRIALS
     most = written or MOST_TRIALS
     return grid_size(spec.parameters, most=most) or most
+
+
+def search_digest(spec: SweepSpec) -> str:
+    """Return the SHA-256 of what may not change once a sweep has trials: objective, algorithm, parameters, job."""
+    searched = spec.to_document()
+    for field in ("trials", "stop", "runPolicy"):
+        searched.pop(field, None)
+    return hashlib.sha256(json.dumps(searched, sort_keys=True).encode()).hexdigest()
