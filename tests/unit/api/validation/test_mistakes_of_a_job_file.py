@@ -160,7 +160,7 @@ def test_all_mistakes_are_listed_at_once_in_the_order_of_their_lines() -> None:
         ("{type: cpu, alternatives: [{type: nvidia-l4, countPerNode: 8}, {type: nvidia-a100-80gb, countPerNode: 3}]}",
          ["spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA A100 80 GB"]),
         ("{type: nvidia-tesla-t4, partition: 3g.20gb}",
-         ["spec.accelerator.partition: NVIDIA T4 has no slices (MIG)"]),
+         ["spec.accelerator.partition: NVIDIA T4 has no slice '3g.20gb'"]),
         ("{type: cpu, partition: 3g.20gb}", ["spec.accelerator.type: 'cpu'; expected a GPU"]),
         ("{type: nvidia-tesla-a100, partition: 3g.20gb, countPerNode: 4}",
          ["spec.accelerator.countPerNode: 4; expected 1 with partition"]),
