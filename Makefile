@@ -120,7 +120,7 @@ lock: $(INSTALLED) ## regenerates requirements.lock and the images' locks from p
 	@hack/images/lock.sh
 
 manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## the CRDs, the chart's values and table, install.yaml: from the models
-	@$(BIN)/python -m mptraining_api.crd
+	@$(BIN)/python -m hack.crd
 	@$(BIN)/python -m hack.helm_chart
 	@$(CHART_DOCS) > charts/mptraining/README.md
 	@$(INSTALL_YAML) > build/install.yaml && mv build/install.yaml manifests/install.yaml

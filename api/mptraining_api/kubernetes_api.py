@@ -27,7 +27,6 @@ PAGE = 500
 
 # Content types of patches.
 MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 

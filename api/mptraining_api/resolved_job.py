@@ -90,7 +90,7 @@ class ResolvedData(Model):
     # auto | none | module:function
     preprocess: str
     shuffle: Literal["Full", "Windowed", "None"] = "Windowed"
-    # None: by the size of the records. 0, in a job.json of an older version: the order of the files.
+    # None: by the size of the records.
     shuffle_buffer_size: int | None
     cache: Literal["Auto", "Memory", "Disk", "None"]
     bad_records: Literal["Fail", "Skip"]
@@ -119,7 +119,7 @@ class ResolvedTraining(Model):
     # None: measured by the trainer.
     steps_per_execution: int | None
     on_non_finite: Literal["Recover", "Fail"]
-    # Whether TensorFlow's op determinism is enabled. A job.json of an older version has no such field.
+    # Whether TensorFlow's op determinism is enabled.
     deterministic: bool = False
     seed: int
     resume: Literal["Auto", "Never", "Required"]
@@ -143,7 +143,6 @@ class ResolvedRuntime(Model):
     name: str
     # The job's pod template with what the runtime adds.
     pod_template: PodTemplate | None
-    # The first choice of the job and the alternatives that the runtime adds; None if it adds none.
 
 
 class ProfileSteps(Model):
@@ -174,10 +173,7 @@ class NodesRange(Model):
 
 
 class ResolvedJob(Model):
-    """`processes` run in parallel with `replicas_per_process` each; `replicas` share each step.
-
-    Those are all of them, or the ones of one process in a search by several.
-    """
+    """`processes` run in parallel with `replicas_per_process` each; all `replicas` share each step."""
 
     version: int = VERSION
     name: str
@@ -203,7 +199,7 @@ class ResolvedJob(Model):
     checkpoint: ResolvedCheckpoint
     export: ResolvedExport
     profile: ProfileSteps | None
-    # Every name in it is decided. A job.json of an older version has no such field.
+    # Every name in it is decided.
     tracking: Tracking | None = None
     # The run folder. None: a scratch folder, from which no job can resume.
     output: str | None

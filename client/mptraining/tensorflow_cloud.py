@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mptraining_api.tensorflow_cloud import inside_job, package
+from mptraining_api.tensorflow_cloud import inside_job
 from mptraining_api.tensorflow_cloud.inside_job import InsideJob, __version__, remote
 from mptraining_api.tensorflow_cloud.machine_configs import (
     COMMON_MACHINE_CONFIGS,
@@ -141,9 +141,5 @@ def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
     return {"job_ids": [job["job_id"]], "docker_image": job["docker_image"], "jobs": [job]}
 
 
-def __getattr__(name: str) -> Any:
-    return package.load_submodule(__name__, name)
-
-
-package.make_package(sys.modules[__name__])
+__getattr__ = inside_job.__getattr__
 assert {*inside_job.__all__} >= {*__all__}, "what a program names here it must find in the job too"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -85,11 +84,6 @@ SettingsFile = Annotated[Path | None, typer.Option("--settings", help="YAML file
 @app.command()
 def run(settings: SettingsFile = None) -> None:
     """Run the operator until SIGTERM: watch MPTrainingJobs and run the trainer pods of each."""
-    start(settings)
-
-
-def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
-    """Run the operator; `clock` is this machine's, in seconds since 1970."""
     import gc
     import os
     import secrets
@@ -109,15 +103,14 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
         raise typer.Exit(2) from None
 
     from mptraining_operator.app import Operator, exit_process
-    from mptraining_operator.cluster import Cluster, ServerTime
+    from mptraining_operator.cluster import Cluster
     from mptraining_operator.leader_election import request_seconds
     from mptraining_operator.metrics import Metrics
 
     metrics = Metrics(monotonic=monotonic)
-    now = ServerTime(clock)
     try:
         # One connection per worker, and more for progress, lists and events.
-        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
+        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call)
         leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
@@ -131,7 +124,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     stop = threading.Event()
     _handle_signals(stop)
     try:
-        operator = Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process, clock=now)
+        operator = Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process)
         operator.run(stop)
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)

@@ -1,4 +1,4 @@
-"""Kubernetes client of the operator over `mptraining_api.kubernetes_api`, and the API server's clock.
+"""Kubernetes client of the operator over `mptraining_api.kubernetes_api`.
 
 Every failure is an `ApiProblem`; calls are not retried here but by the work queue.
 """
@@ -6,10 +6,7 @@ Every failure is an `ApiProblem`; calls are not retried here but by the work que
 from __future__ import annotations
 
 import copy
-import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -28,54 +25,6 @@ from mptraining_api.kubernetes_api import (
     pages,
     send,
 )
-
-_log = logging.getLogger(__name__)
-
-# Seconds. Smaller changes of the clock difference are not logged.
-_LOGGED_CHANGE = 5.0
-
-
-def clock_offset(believed: float, *, sent: float, received: float, date: float) -> float:
-    """Return the seconds by which the server's clock is ahead: `believed`, clamped to the range of this response.
-
-    `sent` and `received` are by the local clock, `date` by the server's, in seconds since 1970.
-    """
-    return min(max(believed, date - received), date + 1.0 - sent)
-
-
-def parse_http_date(date: str) -> float | None:
-    """Parse an HTTP date (RFC 9110, section 5.6.7) to seconds since 1970; None if it is invalid."""
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-class ServerTime:
-    """Callable clock: seconds since 1970 by the API server's clock, estimated from its responses. Thread-safe."""
-
-    def __init__(self, local: Callable[[], float]) -> None:
-        """`local` is this machine's clock, which is used until the first response."""
-        self.local = local
-        self._offset = 0.0
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        return self.local() + self._offset
-
-    def update(self, date: str | None, *, sent: float) -> None:
-        """Update the estimate from the `Date` header of a response to a request sent at `sent` by the local clock."""
-        server_date = parse_http_date(date) if date else None
-        if server_date is None:
-            return
-        with self._lock:
-            before = self._offset
-            self._offset = clock_offset(before, sent=sent, received=self.local(), date=server_date)
-            changed = abs(self._offset - before)
-        if changed > _LOGGED_CHANGE:
-            message = "this machine's clock and the API server's are %.0f s apart; the API server's is used"
-            _log.warning(message, abs(self._offset))
-
 
 # Called for every response with verb, resource and HTTP code; 0 without a response.
 Counter = Callable[[str, str, int], None]
@@ -113,13 +62,10 @@ class Cluster:
         *,
         count: Counter = _count_nothing,
         read_seconds: float = READ_SECONDS,
-        server_time: ServerTime | None = None,
     ) -> None:
-        """`server_time` receives the date of every response."""
         self._api = api
         self._count = count
         self._read_seconds = read_seconds
-        self._server_time = server_time
         self._fence: Callable[[], None] = lambda: None
 
     def fenced(self, fence: Callable[[], None]) -> Cluster:
@@ -135,7 +81,6 @@ class Cluster:
         connections: int,
         count: Counter = _count_nothing,
         read_seconds: float = READ_SECONDS,
-        server_time: ServerTime | None = None,
     ) -> Cluster:
         """Connect with the pod's service account, else with KUBECONFIG. Raises ApiProblem if there is neither.
 
@@ -155,7 +100,7 @@ class Cluster:
         configuration.retries = False  # The work queue retries, with a new plan.
         api = client.ApiClient(configuration)
         api.user_agent = f"mptraining-operator/{version('mptraining')}"
-        return cls(api, count=count, read_seconds=read_seconds, server_time=server_time)
+        return cls(api, count=count, read_seconds=read_seconds)
 
     def serves(self, resource: Resource) -> bool:
         """Return whether API discovery lists the resource. Raises ApiProblem."""
@@ -294,17 +239,13 @@ class Cluster:
         return self._send(method, resource.path(namespace, name, subresource), verb, called, **options)
 
     def _send(self, method: str, path: str, verb: str = "get", resource: str = "", **options: Any) -> Raw:
-        """Send a request, count its response and read the time from it; `options` as in `kubernetes_api.send`."""
-        time = self._server_time
-        sent = time.local() if time else 0.0
+        """Send a request and count its response; `options` as in `kubernetes_api.send`."""
         try:
             options = {"loads": msgspec.json.decode, "dumps": msgspec.json.encode, **options}
             answer: Raw
-            answer, code, headers = send(self._api, method, path, read_seconds=self._read_seconds, **options)
+            answer, code, _ = send(self._api, method, path, read_seconds=self._read_seconds, **options)
         except ApiProblem as problem:
             self._count(verb, resource, problem.status)
             raise
         self._count(verb, resource, code)
-        if time:
-            time.update(headers.get("Date"), sent=sent)
         return answer

@@ -25,7 +25,6 @@ _STARTED_KEPT = 20_000
 # The cause of the retry of a reconcile: an error response of the API server or none, a rejected child, or an error in
 # the operator.
 RetryCause = Literal["Api", "Refused", "Bug"]
-LeaseChange = Literal["Acquired", "Lost"]
 
 
 class Metrics:
@@ -63,11 +62,6 @@ class Metrics:
             *("verb", "resource", "code"),
         )
         self._restarts = counter("mptraining_restarts", "Restarts of jobs by their cause.", ("cause",))
-        self._lost = counter(
-            "mptraining_accelerator_seconds_lost",
-            "Accelerator seconds from the end of an attempt until the next one runs.",
-            ("accelerator",),
-        )
         self.count_dropped_event: Callable[[str], None] = counting(
             "mptraining_events_dropped",
             "Kubernetes Events that were not written: QueueFull, or RateLimited for one job.",
@@ -86,11 +80,6 @@ class Metrics:
         )
         self.count_watch_restart: Callable[[str], None] = counting(
             "mptraining_watch_restarts", "Watch streams that ended and began again with a list.", "resource"
-        )
-        self.count_lease_change: Callable[[LeaseChange], None] = counting(
-            "mptraining_lease_changes",
-            "Acquired and Lost by this replica, which stands by after a loss and may lead again.",
-            "change",
         )
         self.count_refused_report: Callable[[int], None] = counting(
             "mptraining_progress_refused", "Progress reports that were not accepted, by HTTP status.", "code"
@@ -143,11 +132,9 @@ class Metrics:
             self._created_to_child.observe(max(0.0, seconds))
 
     def count_plan(self, plan: Plan) -> None:
-        """Count the restart that the plan begins, the accelerator time that restarts cost, and the first run."""
+        """Count the restart that the plan begins, and the first run."""
         if plan.restart:
             self._restarts.labels(plan.restart).inc()
-        for loss in plan.losses:
-            self._lost.labels(loss.accelerator).inc(max(0.0, loss.seconds))
         if plan.first_run is not None:
             self._created_to_running.observe(max(0.0, plan.first_run))
 

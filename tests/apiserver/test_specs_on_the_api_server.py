@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.crd import custom_resource_definition
+from hack.crd import custom_resource_definition
 from tests.testbed import ControlPlane, Refused
 from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.control_plane import CRDS

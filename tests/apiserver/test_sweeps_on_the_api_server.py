@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from hack.crd import SWEEP_RULES
 from mptraining_api.sweep.actions import CreateJob, TrialJob
 from mptraining_api.sweep.plan import plan
-from mptraining_api.sweep.resource import RULES, search_digest
+from mptraining_api.sweep.search_space import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_api.validation.yaml_text import read_yaml
@@ -74,9 +75,11 @@ def test_cel_and_python_agree(control_plane: ControlPlane) -> None:
     }  # fmt: skip
     for field, sweep in broken.items():
         parsed = MPTrainingSweep.parse_document(sweep)
-        failed = [rule.field for rule in RULES for _, value in rule.values(parsed) if rule.broken_at(value) is not None]
+        failed = [
+            rule.field for rule in SWEEP_RULES for _, value in rule.values(parsed) if rule.broken_at(value) is not None
+        ]
         assert failed == [field]
-        (rule,) = (each for each in RULES if each.field == field)
+        (rule,) = (each for each in SWEEP_RULES if each.field == field)
         assert rule.text in (refusal(control_plane, sweep) or "")
 
 

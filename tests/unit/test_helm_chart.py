@@ -76,7 +76,6 @@ def series() -> set[str]:
     metrics.count_refused_report(401)
     metrics.count_dropped_event("QueueFull")
     metrics._restarts.labels("Preempted").inc()
-    metrics._lost.labels("cpu").inc()
     return names("\n".join(line for line in metrics.text().decode().splitlines() if not line.startswith("#")))
 
 

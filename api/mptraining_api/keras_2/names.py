@@ -75,5 +75,3 @@ TF_KERAS_LIBRARIES = {
     "tensorflow_addons": "tensorflow_addons is for Keras 2",
     "tf_keras": "it is Keras 2",
 }
-# Functions of tf.keras.backend that accept a symbolic tensor in Keras 3, too.
-SYMBOLIC_BACKEND_FUNCTIONS = frozenset({"keras.backend.int_shape", "keras.backend.ndim", "keras.backend.dtype"})

@@ -18,7 +18,6 @@ from mptraining_api.keras_2.names import (
     LAYER_ARGUMENTS,
     METHOD_ARGUMENTS,
     METHODS,
-    SYMBOLIC_BACKEND_FUNCTIONS,
     TF_KERAS_LIBRARIES,
 )
 from mptraining_api.programs.source_text import parse_source
@@ -86,7 +85,7 @@ def detect_in_source(text: str) -> KerasCode:
 
 
 _PIN = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*((?:[=<>~!]=?=?\s*[\w.*+!-]+\s*,?\s*)+)")
-_CLAUSE = re.compile(r"(===|==|~=|<=|<)\s*(\d+(?:\.\d+)*)(\.\*)?")
+_CLAUSE = re.compile(r"(===|==|~=|<=|<)\s*(\d+(?:\.\d+)*)")
 _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-macos", "tensorflow-intel"})
 
 
@@ -116,17 +115,14 @@ def detect_in_image(image: str | None) -> KerasCode:
     return KerasCode((Sign(0, f"image {image}", "of Keras 2"),)) if version < (2, 16) else KerasCode()
 
 
-def _only_before(limit: tuple[int, ...], operator: str, version: str, star: str) -> bool:
-    # Trailing zeros are removed for `<` only, because ~= depends on the number of parts.
-    parts = tuple(int(each) for each in (re.sub(r"(\.0+)+$", "", version) if operator == "<" else version).split("."))
+def _only_before(limit: tuple[int, ...], operator: str, version: str) -> bool:
+    """Return whether all versions that the clause allows are before `limit`."""
+    parts = tuple(map(int, version.split(".")))
     if operator == "<":
-        return parts <= limit or parts[: len(limit)] < limit
-    if operator == "~=":
-        # ~=2.3 means any 2.x from 2.3 on, ~=2.3.0 any 2.3.x.
-        return parts[:-1] < limit[: len(parts) - 1] or (len(parts) > len(limit) and parts[: len(limit)] < limit)
-    if star or len(parts) < len(limit):
-        return parts[: len(limit)] < limit[: len(parts)]
-    return parts[: len(limit)] < limit
+        return tuple(map(int, re.sub(r"(\.0+)+$", "", version).split("."))) <= limit
+    # ~=2.3 means any 2.x from 2.3 on, ~=2.3.0 any 2.3.x.
+    fixed = parts[:-1] if operator == "~=" else parts
+    return fixed[: len(limit)] < limit[: len(fixed)]
 
 
 @dataclass
@@ -141,13 +137,8 @@ class _KerasVisitor(ast.NodeVisitor):
         self.names: dict[str, str] = {}
         self.values: dict[str, ast.expr | None] = {}
         self.defined: set[str] = set()
-        # Names of symbolic tensors of a functional model, in the current scope.
-        self.symbolic: set[str] = set()
         self.models: set[str] = set()
         self.optimizers: set[str] = set()
-        # Names of callback classes in the source, and whether the visitor is in one of them.
-        self.callbacks: set[str] = set()
-        self.in_callback = False
         self._collect()
 
     # --- names and values -------------------------------------------------------------------------------------------
@@ -310,12 +301,10 @@ class _KerasVisitor(ast.NodeVisitor):
             self._add_sign(node, METHODS[node.attr], f".{node.attr}")
         elif node.attr == "minimize" and _last(node.value) in self.optimizers:
             self._add_sign(node, "Keras 3's optimizers have apply_gradients alone")
-        elif self.in_callback and isinstance(node.ctx, ast.Store) and ast.unparse(node) == "self.model":
-            self._add_sign(node, "Keras 3's callbacks have a model that cannot be assigned")
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Add signs for assignments to os.environ, and track names of symbolic tensors."""
+        """Add signs for assignments to os.environ."""
         match node:
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="TF_USE_LEGACY_KERAS"))]):
                 if isinstance(node.value, ast.Constant) and str(node.value.value).lower() in ("1", "true"):
@@ -323,67 +312,13 @@ class _KerasVisitor(ast.NodeVisitor):
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="KERAS_BACKEND"))]):
                 self.keras_3.append(Sign(node.lineno, "KERAS_BACKEND", "of Keras 3"))
         self.generic_visit(node)
-        if any(self._symbolic(each) for each in [node.value]):
-            self.symbolic |= {
-                each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
-            }
-        else:
-            self.symbolic -= {target.id for target in node.targets if isinstance(target, ast.Name)}
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """Track callback classes that do not define `model` themselves."""
-        kinds = [self._keras(each) or "" for each in node.bases]
-        inherited = self.callbacks & {_last(each) for each in node.bases}
-        if inherited or any(each.startswith("callbacks.") for each in kinds):
-            self.callbacks.add(node.name)
-        assigned = [each for each in node.body if isinstance(each, (ast.Assign, ast.AnnAssign))]
-        own = any(isinstance(each, ast.Name) and each.id == "model" for part in assigned for each in ast.walk(part))
-        before = self.in_callback
-        self.in_callback = node.name in self.callbacks and not own and "model" not in self.defined
-        self.generic_visit(node)
-        self.in_callback = before
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Visit a function with no known symbolic tensors, because its parameters are unknown."""
-        before, self.symbolic = self.symbolic, set()
-        self.generic_visit(node)
-        self.symbolic = before
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        before, self.symbolic = self.symbolic, set()
-        self.generic_visit(node)
-        self.symbolic = before
-
-    def _symbolic(self, node: ast.expr) -> bool:
-        """Return whether an expression is a symbolic tensor: an Input, or the result of a layer or function on one."""
-        match node:
-            case ast.Name(id=name):
-                return name in self.symbolic
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return any(self._symbolic(each) for each in parts)
-            case ast.BinOp(left=left, right=right):
-                return self._symbolic(left) or self._symbolic(right)
-            case ast.Call():
-                return self._symbolic_call(node)
-        return False
-
-    def _symbolic_call(self, node: ast.Call) -> bool:
-        kind = self._keras(node.func)
-        if kind in ("Input", "layers.Input"):
-            return True
-        if kind is not None and not kind.startswith(("layers.", "backend.", "activations.")):
-            return False
-        called = isinstance(node.func, (ast.Call, ast.Name)) or self._qualified(node.func) is not None
-        return called and any(self._symbolic(each) for each in node.args)
 
     def visit_Call(self, node: ast.Call) -> None:
-        full, kind = self._qualified(node.func), self._keras(node.func)
+        kind = self._keras(node.func)
         if kind is not None:
             self._check_class(node, kind)
         elif isinstance(node.func, ast.Attribute):
             self._check_method(node, node.func)
-        if full is not None and self._of_tensors(full) and any(self._symbolic(each) for each in node.args):
-            self._add_sign(node, "Keras 3's symbolic tensors are no TensorFlow tensors")
         self.generic_visit(node)
 
     def _check_class(self, node: ast.Call, kind: str) -> None:
@@ -409,14 +344,6 @@ class _KerasVisitor(ast.NodeVisitor):
                 self._add_sign(node, "the first argument is the shape in Keras 3", f"add_weight({text!r}, …)")
             case [ast.Constant(value="TF_USE_LEGACY_KERAS"), *_] if name == "setdefault":
                 self._add_sign(node, "the program's own request", "TF_USE_LEGACY_KERAS")
-
-    @staticmethod
-    def _of_tensors(full: str) -> bool:
-        """Return whether a function needs TensorFlow's tensors."""
-        if full.startswith("tensorflow.keras."):
-            name = full.removeprefix("tensorflow.")
-            return name.startswith("keras.backend.") and name not in SYMBOLIC_BACKEND_FUNCTIONS
-        return full.startswith("tensorflow.") and full.rpartition(".")[2] not in ("print", "function", "Module")
 
     def _check_paths(self, node: ast.Call, kind: str) -> None:
         """Add signs for file formats that Keras 3 does not write or read."""

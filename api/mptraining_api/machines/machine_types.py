@@ -57,7 +57,7 @@ def default_requests(accelerator: str, devices: int, platform: str, *, part: flo
 
     They are a fixed share of the smallest machine of the platform with that many devices. If the machines are unknown,
     as under labels of GPU feature discovery, they are the least that any platform has. `part` is the part of a device
-    that the pod gets, for slices and shared GPUs; it requests what TensorFlow needs, if the machine has that for a
+    that the pod gets, for slices; it requests what TensorFlow needs, if the machine has that for a
     whole device.
     """
     known = machine_types(accelerator)

@@ -143,7 +143,7 @@ def accelerator_terms(
 ) -> list[Term]:
     """Return the labels of nodes with the accelerator and the provisioning, one term for each kind of nodes.
 
-    The list is empty if the platform has no such nodes. `suffix` is that of the GPU's product (a slice, shared);
+    The list is empty if the platform has no such nodes. `suffix` is that of the GPU's product (a slice);
     `suffixes` includes the products with every one. For cpu, a term has the labels of the provisioning alone.
     """
     terms: list[Term] = []
@@ -173,8 +173,7 @@ def _values(
     if values == "products":
         endings = [suffix]
         if suffixes:
-            slices = ("", *(f"-MIG-{each}" for each in accelerator.partitions))
-            endings = [f"{each}{shared}" for each in slices for shared in ("", "-SHARED")]
+            endings = ["", *(f"-MIG-{each}" for each in accelerator.partitions)]
         return tuple(f"{product}{ending}" for product in accelerator.products for ending in endings)
     if values == "aws_name":
         return (accelerator.aws_name,) if accelerator.aws_name else ()

@@ -9,7 +9,7 @@ from mptraining_api import accelerators
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolved_job import Choice, LearningRate
-from mptraining_api.spec import MOST_NODES, JobSpec
+from mptraining_api.spec import JobSpec
 
 SCALING = "spec.training.learningRateScaling"
 
@@ -28,15 +28,6 @@ def global_batch_size(spec: JobSpec, requested: Devices) -> int:
         if total % replicas:
             below, above = total // replicas * replicas, (total // replicas + 1) * replicas
             nearest = f"{below} or {above}" if below else str(above)
-            if spec.elastic is not None and (sizes := _nearest_sizes(total, requested, spec.elastic.min)):
-                most, each = requested.processes, requested.replicas_per_process
-                raise InvalidSpec(
-                    "spec.elastic.max",
-                    f"{most} nodes x {each} = {replicas} replicas cannot share the global batch of {total} examples "
-                    "evenly",
-                    expected=f"{' or '.join(map(str, sizes))}, whose replicas can",
-                    next_step=f"Or write training.batchSize: {{global: {above}}}, which {replicas} replicas can share.",
-                )
             raise InvalidSpec(
                 "spec.training.batchSize.global",
                 f"{total} examples cannot be shared evenly by {replicas} replicas",
@@ -45,14 +36,6 @@ def global_batch_size(spec: JobSpec, requested: Devices) -> int:
             )
         return total
     return _per_replica(spec, requested)[0] * replicas
-
-
-def _nearest_sizes(total: int, requested: Devices, least: int) -> list[int]:
-    """Return the nearest numbers of nodes from `least` on, below and above the requested, that share `total` evenly."""
-    most, each = requested.processes, requested.replicas_per_process
-    below = [size for size in range(least, most) if total % (size * each) == 0][-1:]
-    above = next((size for size in range(most + 1, total // each + 1) if total % (size * each) == 0), None)
-    return [*below, above] if above is not None and above <= MOST_NODES else below
 
 
 def batch_choice(spec: JobSpec, requested: Devices, devices: Devices, total: int) -> Choice:

@@ -32,7 +32,7 @@ class Devices:
         return self.processes * self.replicas_per_process
 
 
-def requested_devices(spec: JobSpec, *, any_count: bool = False) -> Devices:
+def requested_devices(spec: JobSpec, any_count: bool = False) -> Devices:
     """Return the devices that the spec requests. Raises InvalidSpec if no machine has them.
 
     `any_count`: whether pods may use a part of a machine's GPUs, as on machines that are not GKE's.
@@ -50,20 +50,13 @@ def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
     # The rules refuse a slice of anything but a GPU.
     if wanted.partition is None or wanted.partition in type.partitions or type.kind != "gpu":
         return
-    if not type.partitions:
-        raise InvalidSpec(
-            accelerators.PARTITION,
-            f"{type.title} has no slices (MIG)",
-            expected="no partition",
-            next_step="Leave it out, or choose an accelerator with slices, such as nvidia-tesla-a100.",
-        )
     others = [each.name for each in accelerators.catalogue().values() if wanted.partition in each.partitions]
     step = f"Such slices are those of {_join_or(others)}." if others else nearest(wanted.partition, type.partitions)
     raise InvalidSpec(
         accelerators.PARTITION,
         f"{type.title} has no slice {wanted.partition!r}",
-        expected=_join_or(type.partitions),
-        next_step=step or "Take one of these.",
+        expected=_join_or(type.partitions) if type.partitions else "whole GPUs, without partition",
+        next_step=step,
     )
 
 

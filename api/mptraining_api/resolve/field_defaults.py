@@ -1,4 +1,4 @@
-"""The default of every optional field of the spec: text for `kubectl explain`, and the value, where it is one."""
+"""Defaults of the optional fields of the spec: text for `kubectl explain`, and the value, where it is one."""
 
 from __future__ import annotations
 
@@ -29,22 +29,20 @@ def _value(value: str | float, how: str = "") -> Default:
     return Default(f"{text}{how}", value)
 
 
-def _none(meaning: str = "") -> Default:
-    return Default(f"none{f': {meaning}' if meaning else ''}")
+def _none(meaning: str) -> Default:
+    return Default(f"none: {meaning}")
 
 
-_FIELDS = Default("its fields' defaults")
 _OPERATOR = "of the operator's settings"
 _TPU_BATCH = accelerators.lookup("tpu-v5-lite-podslice").multiple
 _LEARNING_RATE = (defaults.ADAM.config or {})["learning_rate"]
 
-# By the path below spec; [] for the items of a list. Fields of Kubernetes' own objects are not in it.
+# By the path below spec; [] for the items of a list. Without an entry, an absent field has no effect.
 DEFAULTS: Mapping[str, Default] = MappingProxyType(
     {
         "accelerator.countPerNode": Default(
             "1 for cpu; the smallest machine's number of GPUs; for a TPU, by the topology"
         ),
-        "accelerator.topology": _none(),
         "accelerator.provisioning": _value("OnDemand"),
         "accelerator.tryForSeconds": Default(
             "runPolicy.pendingTimeoutSeconds divided by the number of machines; in a queue, no limit"
@@ -53,80 +51,56 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "accelerator.partition": _none("whole GPUs"),
         "accelerator.alternatives": _none("the job waits for its one kind of machine"),
         "accelerator.alternatives[].countPerNode": Default("as for accelerator.countPerNode"),
-        "accelerator.alternatives[].topology": _none(),
         "accelerator.alternatives[].provisioning": Default("OnDemand"),
         "accelerator.alternatives[].reservation": _none("provisioning: Reservation requires it"),
         "accelerator.alternatives[].partition": _none("whole GPUs"),
         "nodes": _value(1),
         "elastic": _none("nodes are fixed"),
         "strategy": _value("Auto"),
-        "precision": _FIELDS,
         "precision.policy": _value(
             "Auto", ": float32 on CPUs, mixed_float16 on GPUs with Tensor Cores, mixed_bfloat16 on TPUs"
         ),
-        "precision.lossScale": _FIELDS,
         "precision.lossScale.mode": _value("Dynamic"),
         "precision.lossScale.value": _value(INITIAL_LOSS_SCALE),
         "jitCompile": _value("Auto", ": on TPUs, and on GPUs in mixed precision"),
         "keras": _value("Auto", ": Keras3, but Legacy on TPUs and for scripts on several nodes"),
-        "program.application": _none(),
         "program.application.weights": Default("none, which initializes them at random", "none"),
         "program.application.classes": Default("from the data's manifest"),
         "program.application.freezeBase": Default("false", value=False),
-        "program.function": _none(),
-        "program.function.arguments": _none(),
-        "program.script": _none(),
-        "program.script.arguments": _none(),
-        "program.prediction": _none(),
         "program.prediction.to": Default("predictions.parquet in the run folder"),
         "program.prediction.key": _none("the file and the number of the record in it"),
         "program.prediction.batchSize": _value(PREDICTION_BATCH_SIZE),
         "program.prediction.evaluate": Default("false", value=False),
-        "program.ensemble": _none(),
         "program.ensemble.weights": _none("all members have the same weight"),
         "source": _none("the code is in the image, or for a local run beside the job file"),
-        "source.configMap": _none(),
         "source.configMap.sha256": _none("the ConfigMap's entries are the files"),
-        "source.archive": _none(),
-        "source.requirements": _none(),
         "data": _none("a script reads its own"),
         "data.train": _none("a prediction has data.predict"),
-        "data.validation": _none(),
-        "data.predict": _none(),
         "data.features": Default("from the manifest, else inferred from the first records, and logged"),
         "data.features[].shape": Default("a scalar"),
         "data.features[].decode": _none("the values of the feature"),
-        "data.features[].resize": _none(),
         "data.features[].decodeScale": Default("Auto"),
         "data.features[].sequence": Default("false: a feature of tf.train.Example, or of the context"),
         "data.features[].default": _none("a record without the feature is damaged, padding is 0"),
         "data.features[].defaultText": _none("a record without the feature is damaged, padding is the empty text"),
         "data.features[].bucketBoundaries": _none("the longest example of the batch"),
         "data.features[].ragged": Default("false"),
-        "data.features[].lengthName": _none(),
         "data.label": Default("the manifest's, else a feature called label, labels, y, class or target"),
-        "data.labels": _none(),
-        "data.sampleWeight": _none(),
         "data.preprocess": Default("auto for an application, none for a function"),
-        "data.shuffle": _FIELDS,
         "data.shuffle.mode": _value("Windowed"),
         "data.shuffle.bufferSize": Default(
             "as many records as make 256 MiB, at least 10,000 and at most 1,048,576; 64 MiB of records in random order"
         ),
         "data.cache": _value("Auto"),
-        "data.badRecords": _FIELDS,
         "data.badRecords.action": _value("Fail"),
         "data.badRecords.maxSkipped": _none("Skip requires it"),
         "data.remainder": _value("Drop"),
         "data.onChange": _value("Refuse"),
-        "training": _FIELDS,
         "training.epochs": _value(1, ", if totalSteps is not given"),
-        "training.totalSteps": _none(),
         "training.stepsPerEpoch": Default("those of all the data"),
         "training.validationEverySteps": _none("at the end of every epoch"),
         "training.validationFreq": _value(1),
         "training.initialEpoch": _value(0),
-        "training.classWeight": _none(),
         "training.batchSize": Default(
             f"perReplica: {KERAS_BATCH_SIZE}, on a TPU {_TPU_BATCH}", {"perReplica": KERAS_BATCH_SIZE}
         ),
@@ -157,33 +131,23 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "training.deterministic": _value("Auto", ": they are not"),
         "training.seed": _value(0),
         "training.resume": _value("Auto", ": from the newest checkpoint, if there is one"),
-        "checkpoint": _FIELDS,
         "checkpoint.everySteps": _none("at the end of every epoch"),
         "checkpoint.maxToKeep": _value(defaults.MAX_TO_KEEP),
-        "export": _FIELDS,
         "export.format": _value("keras"),
         "export.checkpoint": _value("Last"),
         "export.monitor": _none("Best requires it"),
-        "profile": _none(),
         "tracking": _none("TensorBoard's scalars are written in any case"),
-        "tracking.mlflow": _none(),
         "tracking.mlflow.experiment": Default("the job's name"),
-        "tracking.wandb": _none(),
         "output": Default(
             f"a folder below defaultOutput {_OPERATOR}, else a folder in the pod, which is deleted with it"
         ),
         "managedBy": _value(MANAGED_BY_OPERATOR),
-        "runPolicy": _FIELDS,
         "runPolicy.backoffLimit": _value(defaults.BACKOFF_LIMIT),
         "runPolicy.infrastructureRetries": _value(defaults.INFRASTRUCTURE_RETRIES),
-        "runPolicy.activeDeadlineSeconds": _none(),
         "runPolicy.pendingTimeoutSeconds": _value(PENDING_TIMEOUT),
-        "runPolicy.progressDeadlineSeconds": _none(),
         "runPolicy.resizeSeconds": _value(defaults.RESIZE_SECONDS),
         "runPolicy.ttlSecondsAfterFinished": _none("the job is kept"),
         "runPolicy.suspend": Default("false"),
-        "scheduling": _FIELDS,
-        "scheduling.queueName": _none(),
         "scheduling.workloadPriorityClassName": _none("the priority of the pods"),
         "scheduling.priorityClassName": Default(f"pods.priorityClassName {_OPERATOR}"),
         "scheduling.schedulerName": Default(f"default-scheduler, or that of gangSchedulers {_OPERATOR}"),
@@ -193,26 +157,12 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "podTemplate": Default("its fields' defaults, after what the runtime sets"),
         "podTemplate.image": Default(f"trainerImages {_OPERATOR}, else the image of the operator's own version"),
         "podTemplate.imagePullSecrets": Default(f"pods.imagePullSecrets {_OPERATOR}"),
-        "podTemplate.env": _none(),
-        "podTemplate.envFrom": _none(),
-        "podTemplate.resources": _FIELDS,
         "podTemplate.resources.requests": Default(
             "a share of the smallest machine with the accelerator; cpu 250m and memory 512Mi on CPUs"
         ),
-        "podTemplate.resources.limits": _none(),
-        "podTemplate.volumes": _none(),
-        "podTemplate.volumeMounts": _none(),
         "podTemplate.serviceAccountName": Default("default"),
-        "podTemplate.nodeSelector": _none(),
-        "podTemplate.tolerations": _none(),
         "podTemplate.labels": Default(f"pods.labels {_OPERATOR}"),
-        "podTemplate.annotations": _none(),
-        "podTemplate.affinity": _none(),
         "podTemplate.topologySpreadConstraints": Default("several workers on different nodes if possible"),
-        "podTemplate.runtimeClassName": _none(),
-        "podTemplate.initContainers": _none(),
         "podTemplate.dnsPolicy": _value("ClusterFirst"),
-        "podTemplate.dnsConfig": _none(),
-        "podTemplate.lifecycle": _none(),
     }
 )

@@ -48,7 +48,6 @@ _SETTING = "The operator's setting nodeLabels names the platform, as does mptj c
 _ARCHITECTURE = "kubernetes.io/arch"
 # Slices of compute of a whole GPU that MIG divides (NVIDIA, MIG user guide).
 _SLICES = 7
-# Resource, and prefix of the labels, of whole GPUs.
 
 
 def placement(
@@ -142,12 +141,6 @@ def _selector(terms: list[Term]) -> tuple[dict[str, str], tuple[dict[str, Any], 
     """Return the terms as a node selector, if there is one with single values, else as terms of a node affinity."""
     if not terms:
         return {}, None
-    if len(terms) == 1:
-        single = {key: values[0] for key, values in terms[0].items() if len(values) == 1}
-        if len(single) == len(terms[0]):
-            return single, None
-        rest: list[Term] = [{key: values for key, values in terms[0].items() if key not in single}]
-        return single, _affinity(rest)
     # What all terms require is in the selector, which kubectl and autoscalers show at one glance.
     shared = {
         key: values[0]

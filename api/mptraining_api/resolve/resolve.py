@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
 from mptraining_api.outputs.fields import ExportFormat, Tracking
-from mptraining_api.pods.quantity import check_requests
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.attempt import divisors
@@ -91,8 +90,6 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     if chosen.resolved is not None:
         check.check(chosen.job)
         settings = settings.with_runtime(chosen.runtime)
-    runtime = chosen.resolved.name if chosen.resolved else ""
-    check_requests(chosen.job.spec.pod_template, job.spec.pod_template, runtime)
     return _resolve(chosen, settings)
 
 
@@ -180,6 +177,7 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
 
 def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
     """Return the devices that the job asks for, before a CPU fallback. Raises InvalidSpec."""
+    # Of machines that are not GKE's, a pod may use a part of the GPUs.
     return requested_devices(spec, any_count=settings.node_labels != "GKE")
 
 

@@ -283,36 +283,26 @@ def _moved(
 ) -> InvalidSpec:
     """Return the problem of a job at its field of the sweep."""
     field = problem.where.removeprefix("spec.")
+    section, _, last = field.rpartition(".")
     for number, each in enumerate(parameters):
-        below = field == each.path or field.startswith((f"{each.path}.", f"{each.path}["))
+        if each.path not in values:
+            continue
         # A section that is not in the job is there because of the parameter.
-        above = each.path.startswith(f"{field}.") and value_at(job, path_parts(field)) is None
-        section = field.rpartition(".")[0]
-        created = (
-            each.path.startswith(f"{section}.") and section.count(".") and value_at(job, path_parts(section)) is None
-        )
-        if each.path in values and created and problem.found == "missing":
-            return _section_of_parameter(problem, number, section)
-        if each.path in values and (below or above):
+        created = "." in section and each.path.startswith(f"{section}.") and _absent(job, section)
+        if problem.found == "missing" and created:
+            found = f"this parameter sets {section}, so the job must name it: spec.job.{field} is missing"
+            step = f"Add {section.rpartition('.')[2]}: {{{last}: …}} to spec.job.{section.rpartition('.')[0]}."
+            return InvalidSpec(f"spec.parameters[{number}].path", found, next_step=step)
+        above = each.path.startswith(f"{field}.") and _absent(job, field)
+        if above or field == each.path or field.startswith((f"{each.path}.", f"{each.path}[")):
             place, value = next(_checked_values(each))
             return _at_value(problem, f"spec.parameters[{number}].{place}", each, value)
     where = f"spec.job.{field}" if problem.where.startswith("spec.") else "spec.job" if field == "spec" else field
     return InvalidSpec(where, problem.found, expected=problem.expected, next_step=problem.next_step)
 
 
-def _section_of_parameter(problem: InvalidSpec, number: int, section: str) -> InvalidSpec:
-    """Return the problem of a required field of a section that is in the job because of a parameter alone."""
-    field, name = problem.where.rpartition(".")[2], section.rpartition(".")[2]
-    if field != "className":
-        step = f"Add {name}: {{{field}: …}} to spec.job.{section.rpartition('.')[0]}."
-    else:
-        example = {"optimizer": "Adam", "loss": "BinaryCrossentropy"}.get(name, "NAME")
-        step = (
-            f"Add {name}: {{className: {example}, …}} to spec.job.{section.rpartition('.')[0]}; "
-            f"the {name} of the program is not used then."
-        )
-    found = f"this parameter sets {section}, so the job must name it: spec.job.{section}.{field} is missing"
-    return InvalidSpec(f"spec.parameters[{number}].path", found, next_step=step)
+def _absent(job: dict[str, Any], field: str) -> bool:
+    return value_at(job, path_parts(field)) is None
 
 
 def _at_value(problem: InvalidSpec, where: str, parameter: Parameter, value: object) -> InvalidSpec:

@@ -12,10 +12,6 @@ from mptraining_api.sweep.actions import TrialJob
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import BestTrial, SweepPhase, SweepStatus, Trial, TrialState
 
-# As those of a job, so that one `kubectl wait` and kstatus (Flux, Argo) understand both.
-SWEEP_CONDITION_TYPES = (
-    *("Running", "Suspended", "Finished", "Succeeded", "Complete", "Failed", "Reconciling", "Stalled"),
-)
 ACTIVE = (TrialState.PROPOSED, TrialState.RUNNING)
 
 

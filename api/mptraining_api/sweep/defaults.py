@@ -23,8 +23,6 @@ DEFAULT_TEXTS = {
     "stop.earlyStopping": "none; with Hyperband, minEpochs and reduction by default",
     "stop.earlyStopping.minEpochs": str(MIN_EPOCHS),
     "stop.earlyStopping.reduction": str(REDUCTION),
-    "stop.target": "none",
-    "stop.afterSeconds": "none",
     "runPolicy.suspend": "false",
     "runPolicy.ttlSecondsAfterFinished": "never",
 }

@@ -26,8 +26,7 @@ from mptraining_api.sweep.conditions import ACTIVE, End
 from mptraining_api.sweep.early_stopping import promotable, rungs
 from mptraining_api.sweep.names import job_name
 from mptraining_api.sweep.proposals import Propose
-from mptraining_api.sweep.resource import search_digest
-from mptraining_api.sweep.search_space import max_trials
+from mptraining_api.sweep.search_space import max_trials, search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
 from mptraining_api.sweep.trial_job import job_document

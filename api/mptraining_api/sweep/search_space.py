@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from mptraining_api.sweep.defaults import TRIALS
@@ -18,16 +22,6 @@ _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 def path_parts(path: str) -> FieldPath:
     """Return the names and indices of a parameter's path."""
     return tuple(int(index) if index else name for name, index in _PART.findall(path))
-
-
-def with_value(spec: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
-    """Return a copy of the job's spec with `value` at `path`; mappings on the way are created.
-
-    Raises KeyError, with the part of the path, for an item that a list does not have, or a field below a scalar.
-    """
-    copied: dict[str, Any] = copy.deepcopy(dict(spec))
-    _set(copied, path_parts(path), value)
-    return copied
 
 
 def _set(node: Any, parts: FieldPath, value: object) -> None:
@@ -46,7 +40,10 @@ def _set(node: Any, parts: FieldPath, value: object) -> None:
 
 
 def trial_spec(spec: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job's spec with the values of a trial's parameters. Raises KeyError as `with_value` does."""
+    """Return a copy of the job's spec with the values of a trial's parameters; mappings on the way are created.
+
+    Raises KeyError, with the part of the path, for an item that a list does not have, or a field below a scalar.
+    """
     copied: dict[str, Any] = copy.deepcopy(dict(spec))
     for path, value in parameters.items():
         _set(copied, path_parts(path), value)
@@ -94,46 +91,35 @@ def integers(bounds: IntegerRange) -> range:
     return range(bounds.low, bounds.high + 1, bounds.step or 1)
 
 
-def grid(parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
-    """Yield every combination of values, the last parameter varying fastest. Raises ValueError for real numbers."""
-    yield from _combinations(parameters, {})
+def grid(parameters: Sequence[Parameter], values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[dict[str, Any]]:
+    """Yield every combination of values, beside the given `values`; the last parameter varies fastest.
 
-
-def _combinations(parameters: Sequence[Parameter], values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    Raises ValueError for real numbers.
+    """
     if not parameters:
-        yield values
+        yield dict(values)
         return
     first, rest = parameters[0], parameters[1:]
     if not is_active(first, values):
-        yield from _combinations(rest, values)
+        yield from grid(rest, values)
         return
     options = choices(first)
     if options is None:
         raise ValueError(f"{first.path}: a range of real numbers has no grid")
     for value in options:
-        yield from _combinations(rest, values | {first.path: value})
+        yield from grid(rest, {**values, first.path: value})
 
 
 def grid_size(parameters: Sequence[Parameter], *, most: int) -> int | None:
     """Return the number of combinations, at most `most`; None if a parameter has infinitely many values."""
-    if any(choices_count(each) is None for each in parameters):
+    counts = [None if (options := choices(each)) is None else len(options) for each in parameters]
+    if None in counts:
         return None
-    if any(choices_count(each) == 0 for each in parameters):
-        # A mistake, which is reported elsewhere; the others would be enumerated in vain.
-        return 0
-    if not any(each.when for each in parameters):
-        size = 1
-        for each in parameters:
-            size *= choices_count(each) or 0
+    size = math.prod(each or 0 for each in counts)
+    # Without a value there is a mistake, which is reported elsewhere; the others would be enumerated in vain.
+    if not size or not any(each.when for each in parameters):
         return min(size, most)
-    return sum(1 for _, _ in zip(range(most), grid(parameters), strict=False))
-
-
-def choices_count(parameter: Parameter) -> int | None:
-    """Return the number of values of a parameter; None for real numbers."""
-    if parameter.values is not None:
-        return len(parameter.values)
-    return len(integers(parameter.int_)) if parameter.int_ is not None else None
+    return sum(1 for _ in itertools.islice(grid(parameters), most))
 
 
 def max_trials(spec: SweepSpec) -> int:
@@ -143,3 +129,11 @@ def max_trials(spec: SweepSpec) -> int:
         return written or TRIALS
     most = written or MOST_TRIALS
     return grid_size(spec.parameters, most=most) or most
+
+
+def search_digest(spec: SweepSpec) -> str:
+    """Return the SHA-256 of what may not change once a sweep has trials: objective, algorithm, parameters, job."""
+    searched = spec.to_document()
+    for field in ("trials", "stop", "runPolicy"):
+        searched.pop(field, None)
+    return hashlib.sha256(json.dumps(searched, sort_keys=True).encode()).hexdigest()

@@ -10,7 +10,6 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from mptraining_api.tensorflow_cloud import package
 from mptraining_api.tensorflow_cloud.machine_configs import (
     COMMON_MACHINE_CONFIGS,
     AcceleratorType,
@@ -77,8 +76,17 @@ def run_cloudtuner(*_arguments: Any, **_keywords: Any) -> InsideJob:
     return InsideJob()
 
 
+_VIZIER = (
+    "it needs AI Platform Vizier, which is shut down: write keras_tuner.BayesianOptimization or another tuner of "
+    "keras_tuner in the script, without project_id, region and study_id; for trials at the same time, write an "
+    "MPTrainingSweep (mptj sweep)"
+)
+# Public names of tensorflow_cloud 0.1.16 that have no equivalent, with the alternative.
+_REMOVED = {"CloudTuner": _VIZIER, "CloudOracle": _VIZIER, "DistributingCloudTuner": _VIZIER}
+
+
 def __getattr__(name: str) -> Any:
-    return package.load_submodule(__name__, name)
-
-
-package.make_package(sys.modules[__name__])
+    """Raise ImportError for a removed name: `from … import` would replace the text of an AttributeError."""
+    if name in _REMOVED:
+        raise ImportError(f"tensorflow_cloud has no {name} here: {_REMOVED[name]}.")
+    raise AttributeError(f"module 'tensorflow_cloud' has no attribute {name!r}")

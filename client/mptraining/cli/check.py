@@ -38,9 +38,9 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
     `node_labels` is the platform of its nodes.
     Raises OutsideLimits.
     """
+    from mptraining.job_file.advice import advise, without_effect
     from mptraining.job_file.runtimes import load
     from mptraining_api.limit_rules import check_limits
-    from mptraining_api.resolve.advice import advise, without_effect
 
     settings, known = ClusterSettings(node_labels=node_labels), None
     if runtimes is not None:

@@ -118,7 +118,7 @@ def schema(
 
 def schema_text(*, sweep: bool = False) -> str:
     """Return the JSON schema of a job file, or of a sweep's file."""
-    from mptraining_api.editor_schema import sweep_to_json, to_json
+    from mptraining.job_file.editor_schema import sweep_to_json, to_json
 
     return sweep_to_json() if sweep else to_json()
 

@@ -17,13 +17,13 @@ from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, condition
+from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
 from mptraining.training_job import TrainingJob, in_python, job_document
 from mptraining_api.accelerators import catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.machines.node_labels import accelerator_of
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import advice
 from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.document_problems import document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve

@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 from pydantic import ValidationError
 
 from mptraining.exporters.chief_events import ChiefEvents
+from mptraining.exporters.tracked_run import State, States, parameters, run_key, tags
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Finished, Notice, Recovered, Started
 from mptraining_api.outcomes import PEER_LOST, PREEMPTED, SUCCEEDED
 from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
-from mptraining_api.outputs.tracking import State, States, parameters, run_key, tags
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import TRACKING

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mptraining.exporters.export import Description, Status
+from mptraining.exporters.tracked_run import State
 from mptraining_api.outputs.scalars import Scalar
-from mptraining_api.outputs.tracking import State
 from mptraining_api.problems import InvalidSpec
 
 _KEY = "mptraining.run_key"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mptraining.display.text import counted, duration, number
 from mptraining.sweeps.view import value_text
 from mptraining_api.sweep.early_stopping import Rungs, job_epochs, rungs
-from mptraining_api.sweep.search_space import choices_count, grid_size, integers, max_trials
+from mptraining_api.sweep.search_space import choices, grid_size, integers, max_trials
 from mptraining_api.sweep.spec import Parameter, SweepSpec
 
 # Combinations are counted no further.
@@ -112,7 +112,7 @@ def lines(
 
 def _size_rows(spec: SweepSpec, found: Cost, parallel: int) -> Iterator[tuple[str, str]]:
     if found.combinations is None:
-        real = sum(choices_count(each) is None for each in spec.parameters)
+        real = sum(choices(each) is None for each in spec.parameters)
         yield "search", f"no finite number of combinations: {counted(real, 'range')} of real numbers"
     else:
         more = "more than " if found.more_combinations else ""

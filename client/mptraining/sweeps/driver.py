@@ -23,7 +23,7 @@ from mptraining_api.events import Progress
 from mptraining_api.problems import InvalidSpec, ResumeRefused
 from mptraining_api.sweep.actions import CreateJob, DeleteJob, TrialJob
 from mptraining_api.sweep.plan import plan
-from mptraining_api.sweep.resource import search_digest
+from mptraining_api.sweep.search_space import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
 from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
 from mptraining_api.sweep.trial_transitions import reopened

@@ -189,14 +189,6 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Accelerator time lost to a restart, for the metrics: from the end of an attempt until the next one runs."""
-
-    accelerator: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The status to write, the actions, the Events to emit, and the time of the next reconcile.
 
@@ -210,6 +202,5 @@ class Plan:
     wake_at: float | None = None
     # The cause of the restart that this plan begins, for the metrics.
     restart: str = ""
-    losses: tuple[Loss, ...] = ()
     # Seconds from the creation of the job until its first attempt runs, in the plan that records it, for the metrics.
     first_run: float | None = None

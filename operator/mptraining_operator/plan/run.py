@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from mptraining_api import outcomes
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Loss, Plan, ReadEvents
+from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Plan, ReadEvents
 from mptraining_operator.plan.capacity import gangs, machines
 from mptraining_operator.plan.deadlines import Deadline, earliest_deadline, oom_kills
 from mptraining_operator.plan.end import charge_budget, end_is_due, end_without_charge
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
-# Outcomes of attempts in which the job did not train.
-_WAITED = (outcomes.NO_CAPACITY.reason, outcomes.GANG_RELEASED.reason)
-# Outcomes after which other jobs use the machines.
-_GAVE_BACK = (outcomes.SUSPENDED.reason, outcomes.QUEUE_PREEMPTED.reason)
 # Seconds between attempts to create a rejected PodGroup.
 _POD_GROUP_RETRY = 10.0
 
@@ -28,7 +23,6 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         return None
     generation = snapshot.generation
     records: tuple[EventRecord, ...] = ()
-    losses: tuple[Loss, ...] = ()
     first_run: float | None = None
     why = ""
     read: waiting.EventRead | None = None
@@ -41,7 +35,6 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     elif unready is None and not batch_job.suspended and waiting.trainers_run(snapshot, batch_job):
         message = _running_message(batch_job)
         after = conditions.with_running(status, message, now, generation)
-        losses = _losses(snapshot, status, batch_job, now)
         if attempt.number == 1 and not _ran_before(status):
             first_run = now - snapshot.created
         records = (EventRecord("Running", message),)
@@ -94,7 +87,6 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         ),
         event_records=records,
         wake_at=min(wakes, default=None),
-        losses=losses,
         first_run=first_run,
     )
 
@@ -173,21 +165,3 @@ def _ran_before(status: JobStatus) -> bool:
     attempts = status.attempts or []
     began, ran = attempts[-1].start_time if attempts else None, conditions.transition_time(status, "Running")
     return began is not None and ran is not None and ran > parse_time(began)
-
-
-def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> tuple[Loss, ...]:
-    """Return the idle accelerator time from the end of the previous attempt, or from the queue's admission, to now."""
-    # An attempt whose machines did not come, or not all of them, is a part of the wait for the next one.
-    ran = [each for each in status.attempts or () if each.outcome not in _WAITED]
-    before = ran[-2] if len(ran) > 1 else None
-    if before is None or before.completion_time is None or before.outcome in _GAVE_BACK:
-        return ()
-    if _ran_before(status):
-        return ()
-    kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
-    lost = now - parse_time(before.completion_time)
-    place = snapshot.queue_job
-    if place is not None and place.uid == batch_job.queue_uid and place.started is not None:
-        # Since its admission, which the attempts share. While the job queued, other jobs used the accelerators.
-        lost = min(lost, now - place.started)
-    return (Loss(kind, max(0.0, lost) * (status.replicas_in_sync or 1)),)

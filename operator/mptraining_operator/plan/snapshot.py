@@ -17,7 +17,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.resources import names
 from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.resources.queue_job import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +106,8 @@ class SeenBatchJob:
     owner_uid: str
     attempt: int
     created: float
-    # Of the Job that holds the job's place in its queue: what the queue requires of the pods. None for an attempt.
-    placement: Placement | None = None
+    # Of the Job that holds the job's place in its queue: see `resources.queue_job.queue_placement`; else None.
+    placement: str | None = None
     # The uid of that Job, which controls the Jobs of the attempts; empty without one.
     queue_uid: str = ""
     # Of that Job: the digest of what the queue admits; empty if unknown.

@@ -69,26 +69,16 @@ class TokenReviewer:
         self._threads = ThreadPoolExecutor(_REVIEWS_AT_ONCE, thread_name_prefix="token review")
         # End and pod uid by SHA-256 of the token, so that a memory dump contains no tokens.
         self._results: dict[bytes, tuple[float, str]] = {}
-        self._running: dict[bytes, asyncio.Task[str]] = {}
 
     async def pod_uid(self, token: str, audience: str) -> str:
         """Return the uid of the pod that the token is bound to; "" if it is rejected or bound to none.
 
-        Requests with the same token share one review. Raises the exceptions of `review`.
+        Raises the exceptions of `review`.
         """
         digest = hashlib.sha256(f"{audience}\n{token}".encode("utf-8", "surrogateescape")).digest()
-        found = self._results.get(digest)
-        if found is not None and self._clock() < found[0]:
-            return found[1]
-        running = self._running.get(digest)
-        if running is None:
-            running = asyncio.get_running_loop().create_task(self._reviewed(digest, token, audience))
-            self._running[digest] = running
-            running.add_done_callback(lambda ended: self._end(digest, ended))
-        # A client that leaves does not end the review of the others.
-        return await asyncio.shield(running)
-
-    async def _reviewed(self, digest: bytes, token: str, audience: str) -> str:
+        until, uid = self._results.get(digest, (0.0, ""))
+        if self._clock() < until:
+            return uid
         loop = asyncio.get_running_loop()
         uid = read_review(await loop.run_in_executor(self._threads, self._review, token, (audience,)), audience)
         end = min(self._clock() + self._seconds, token_expiry(token) or 0.0) if uid else 0.0
@@ -99,12 +89,6 @@ class TokenReviewer:
                 del self._results[next(iter(self._results))]
             self._results[digest] = end, uid
         return uid
-
-    def _end(self, digest: bytes, ended: asyncio.Task[str]) -> None:
-        self._running.pop(digest, None)
-        if not ended.cancelled():
-            # Otherwise asyncio reports an exception for which no client waits any more.
-            ended.exception()
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
 """HTTPS server for progress reports, and the endpoint with its certificate, token reviews and status writer.
 
-Every replica runs one, in a thread with its own event loop, so that it responds while kopf's loop is busy. A connection
-ends with its response: connections that wait for the next report would take memory for every running job.
+Every replica runs one. A connection ends with its response: connections that wait for the next report would take memory
+for every running job.
 """
 
 from __future__ import annotations
@@ -39,28 +39,26 @@ from mptraining_operator.progress.certificate import (
 )
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
+from mptraining_operator.server_thread import ServerThread
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.watch.cache import Cache
 
 _log = logging.getLogger(__name__)
 
-# Seconds: for the TLS handshake, for the head of a request, and for the rest with the token review.
+# Seconds: for the TLS handshake, and for a request with its token review.
 _HANDSHAKE_SECONDS = 5.0
-_HEAD_SECONDS = 5.0
 _REQUEST_SECONDS = 10.0
-_STOP_SECONDS = 5.0
-_START_SECONDS = 10.0
 _BUSY_SECONDS = 10
 # At the same time, those in their TLS handshake included. Each takes up to 270 KiB (CPython 3.11, measured).
 MOST_CONNECTIONS = 500
 
 
-class ProgressServer:
+class ProgressServer(ServerThread):
     """HTTPS server for progress reports.
 
     `lookup` returns the job of a report, and `offer` takes its report with the job's uid and last progress. Both are
-    called in the server's thread and must not block; `lookup` may raise Refused. `host` None: all addresses of the
-    machine. `port` 0: a free one. `count_refused` receives the HTTP status of each report that is not accepted.
+    called in the server's thread and must not block; `lookup` may raise Refused. `count_refused` receives the HTTP
+    status of each report that is not accepted.
     """
 
     def __init__(
@@ -71,70 +69,31 @@ class ProgressServer:
         offer: Callable[[Key, str, Report, Progress | None], None],
         certificate: Certificate,
         *,
-        host: str | None = None,
+        host: str = "",
         most_connections: int = MOST_CONNECTIONS,
         count_refused: Callable[[int], None] = lambda status: None,
     ) -> None:
+        super().__init__("progress endpoint", host, port)
         self._lookup = lookup
         self._reviewer = reviewer
         self._offer = offer
         self._tls = server_context(certificate)
         self._most_connections = most_connections
         self._count_refused = count_refused
-        self._listener = _listen(host, port)
-        self.port: int = self._listener.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="progress endpoint", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
-        """Finish requests in progress for up to `_STOP_SECONDS`, then stop."""
-        if self._thread.is_alive():
-            with suppress(RuntimeError):  # The loop has just ended.
-                self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(2 * _STOP_SECONDS)
+        super().stop()
         self._reviewer.stop()
 
-    @property
-    def alive(self) -> bool:
-        """Whether the server's thread runs, for the health check."""
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._serve())
-        except BaseException:  # noqa: BLE001 - the health check sees that the thread has ended
-            _log.exception("the progress endpoint ended")
-
-    async def _serve(self) -> None:
+    def _application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY)
         application.router.add_post(report_path(Key("{namespace}", "{name}")), self._count)
-        runner = web.AppRunner(
-            application,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=_STOP_SECONDS,
-            keepalive_timeout=_HEAD_SECONDS,
-            # Seconds for which the body of a rejected request is discarded, so that the client can read the response.
-            lingering_time=1.0,
-        )
-        await runner.setup()
-        assert runner.server is not None
-        accepting = asyncio.create_task(self._accept(runner.server))
-        accepting.add_done_callback(lambda _: self._stopping.set())
-        await self._stopping.wait()
-        accepting.cancel()
-        self._listener.close()
-        await runner.cleanup()
-        with suppress(asyncio.CancelledError):
-            await accepting
+        return application
 
-    async def _accept(self, server: web.Server) -> None:
+    async def _accept(self, runner: web.AppRunner) -> None:
         """Accept connections up to the limit and close those above it, before their TLS handshake."""
+        server = runner.server
+        assert server is not None
         loop, handshakes = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         while True:
             try:
@@ -199,16 +158,6 @@ class ProgressServer:
 
 def _answer(status: int, **document: str) -> web.Response:
     return web.Response(status=status, text=json.dumps(document) + "\n", content_type="application/json")
-
-
-def _listen(host: str | None, port: int) -> socket.socket:
-    """Return a listening socket, for both IPv4 and IPv6 if the machine supports it. Raises OSError."""
-    if host is None and socket.has_dualstack_ipv6():
-        found = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
-    else:
-        found = socket.create_server((host or "", port), backlog=512)
-    found.setblocking(False)
-    return found
 
 
 class ProgressEndpoint:

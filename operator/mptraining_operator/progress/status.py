@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any
 
 from mptraining_api import events
@@ -23,20 +22,6 @@ _LARGEST = 2**31 - 1
 _MOST_BYTES = 2**53 - 1
 # Seconds; a longer wait than any job's is a mistake in MPTRAINING_MODEL_WAIT_SECONDS.
 _LONGEST_KEPT = 10 * 365 * 86400.0
-
-
-class Rank(IntEnum):
-    """How close to its end a report is; a report of a higher rank is written without delay."""
-
-    UNDER_WAY = 0
-    LAST_STEP = 1
-    FINISHED = 2
-
-
-def rank(report: Report) -> Rank:
-    if isinstance(report, events.Finished):
-        return Rank.FINISHED
-    return Rank.LAST_STEP if report.total_steps is not None and report.step >= report.total_steps else Rank.UNDER_WAY
 
 
 def to_status(report: Report, previous: Progress | None, now: float) -> Progress:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mptraining_api.events import Finished
 from mptraining_api.status import Progress, parse_time
 from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.progress.status import Rank, Report, rank, to_status
+from mptraining_operator.progress.status import Report, to_status
 
 _log = logging.getLogger(__name__)
 
@@ -28,11 +29,11 @@ _FIRST = -math.inf
 
 @dataclass(slots=True)
 class _Job:
-    """The newest report of a job, and the time of its last write (-inf: never)."""
+    """The newest report of a job, the attempt whose end is reported (0: none), and the last write (-inf: never)."""
 
     key: Key
     progress: Progress
-    rank: Rank
+    ended: int
     written: float
 
 
@@ -57,17 +58,18 @@ class Schedule:
         """Schedule the newest report of a job. `previous` is the observed `status.progress`, written by any replica."""
         job = self._jobs.pop(uid, None)
         written = _updated(previous)
-        before, written_before = (job.rank, job.written) if job else (Rank.UNDER_WAY, -math.inf)
+        ended, written_before = (job.ended, job.written) if job else (0, -math.inf)
         # The observed one may be older than the last one from here, or that of another replica and newer.
         if job is not None and _updated(job.progress) >= written:
             previous = job.progress
-        if previous is None or previous.attempt != report.attempt:
-            before = Rank.UNDER_WAY
         # A replica whose clock is ahead must not delay the job for longer than the minimum interval.
         written = min(now, max(written, written_before))
-        # Only a rise in rank has priority: a job that repeats its last report is limited as all others.
-        due = _FIRST if rank(report) > before else max(now, written + self._minimum)
-        self._jobs[uid] = _Job(key, to_status(report, previous, now), max(rank(report), before), written)
+        # Only the first report of the end has priority: a job that repeats it is limited as all others.
+        first_of_end = isinstance(report, Finished) and report.attempt != ended
+        due = _FIRST if first_of_end else max(now, written + self._minimum)
+        self._jobs[uid] = _Job(
+            key, to_status(report, previous, now), report.attempt if first_of_end else ended, written
+        )
         # A newer report keeps the place of the pending one, so that frequent reports do not delay it.
         self._due[uid] = min(due, self._due.get(uid, math.inf))
         while len(self._jobs) > self._most:

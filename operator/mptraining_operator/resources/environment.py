@@ -24,24 +24,11 @@ from mptraining_operator.resources.volumes import HOME, TOKEN_FILE, CABundle, So
 _SECRETS_STORE = "secrets-store.csi.k8s.io"
 
 
-@dataclass(frozen=True, slots=True)
-class SecretSources:
-    """Variables and container paths that contain secrets; a variable with `*` at its end is a prefix."""
+def secret_sources(pod_template: PodTemplate, proxies: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name the secrets of a pod template and of `proxies` (name to URL, with a password).
 
-    variables: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.variables or self.paths)
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables that pass the secret sources to the trainer."""
-        found = {SECRET_VARIABLES: ",".join(self.variables), SECRET_PATHS: ":".join(self.paths)}
-        return {name: value for name, value in found.items() if value}
-
-
-def secret_sources(pod_template: PodTemplate, proxies: Mapping[str, str]) -> SecretSources:
-    """Return the secret sources of a pod template and of `proxies` (name to URL), which may contain a password."""
+    They are empty without secrets: variables, of which one with `*` at its end is a prefix, and paths.
+    """
     variables = [
         str(each.get("name")) for each in pod_template.env or () if "secretKeyRef" in _mapping(each, "valueFrom")
     ]
@@ -49,7 +36,11 @@ def secret_sources(pod_template: PodTemplate, proxies: Mapping[str, str]) -> Sec
     variables += [name for name, url in proxies.items() if "@" in url]
     volumes = {each.get("name") for each in pod_template.volumes or () if _is_secret(each)}
     mounts = (each for each in pod_template.volume_mounts or () if each.get("name") in volumes)
-    return SecretSources(tuple(variables), tuple(str(each.get("mountPath")) for each in mounts))
+    found = {
+        SECRET_VARIABLES: ",".join(variables),
+        SECRET_PATHS: ":".join(str(each.get("mountPath")) for each in mounts),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _is_secret(volume: Mapping[str, Any]) -> bool:
@@ -127,7 +118,7 @@ def trainer_environment(
     Raises InvalidSpec for a PYTHONPATH without a literal value.
     """
     values = {**_external(settings), **launched.environment, **source.trainer_environment, "HOME": HOME}
-    values |= secret_sources(pod_template, settings.proxies()).environment()
+    values |= secret_sources(pod_template, settings.proxies())
     if settings.progress_url is not None:
         values[launch.PROGRESS_URL] = settings.progress_url
         values[launch.PROGRESS_TOKEN_FILE] = TOKEN_FILE
@@ -151,7 +142,7 @@ def init_environment(
 ) -> Variables:
     """Return the variables of the init container; the job's are included for proxies, package indexes, credentials."""
     values = {**_external(settings), **launched.environment, **source.init_environment, "HOME": HOME}
-    values |= secret_sources(pod_template, settings.proxies()).environment()
+    values |= secret_sources(pod_template, settings.proxies())
     # The init container gets no GPU: NVIDIA's images request all of them if NVIDIA's runtime is the default.
     values[_GPUS] = "void"
     return _merge(values, pod_template, kept=frozenset())

@@ -39,23 +39,12 @@ _JOB_LABELS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """What the queue requires of the pods of an attempt, as JSON of fields of a pod template."""
-
-    text: str
-
-    def fields(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.text)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class Admitted:
-    """The queue's Job of an admitted job."""
+    """The queue's Job of an admitted job; `placement` is what it requires of the pods, see `queue_placement`."""
 
     name: str
     uid: str
-    placement: Placement
+    placement: str
 
 
 def queue_labels(scheduling: Scheduling) -> dict[str, str]:
@@ -137,8 +126,8 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def queue_placement(template: Mapping[str, Any]) -> Placement:
-    """Return what the template of the queue's Job requires of the pods, after Kueue has admitted it."""
+def queue_placement(template: Mapping[str, Any]) -> str:
+    """Return what the template of the queue's Job requires of the pods, after Kueue has admitted it, as JSON."""
     about, pod = template.get("metadata") or {}, template.get("spec") or {}
     labels = {key: value for key, value in (about.get("labels") or {}).items() if key not in _JOB_LABELS}
     fields = {
@@ -148,7 +137,7 @@ def queue_placement(template: Mapping[str, Any]) -> Placement:
         "tolerations": pod.get("tolerations") or [],
         "schedulingGates": pod.get("schedulingGates") or [],
     }
-    return Placement(json.dumps(fields, sort_keys=True))
+    return json.dumps(fields, sort_keys=True)
 
 
 def with_admission(batch_job: dict[str, Any], admitted: Admitted) -> dict[str, Any]:
@@ -156,7 +145,7 @@ def with_admission(batch_job: dict[str, Any], admitted: Admitted) -> dict[str, A
 
     What the attempt has itself takes precedence: the queue's Job was built from an earlier attempt.
     """
-    wanted = admitted.placement.fields()
+    wanted: dict[str, Any] = json.loads(admitted.placement)
     template = batch_job["spec"]["template"]
     about, pod = template["metadata"], template["spec"]
     for key in ("labels", "annotations"):

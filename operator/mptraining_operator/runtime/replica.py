@@ -46,7 +46,7 @@ class Service(Protocol):
 class Replica:
     """`on_stuck` must end the process: a worker is stuck after its term, or a term cannot begin.
 
-    `clock` returns seconds since 1970 (`cluster.ServerTime`), for times that are stored or compared with stored ones;
+    `clock` returns seconds since 1970, for times that are stored or compared with stored ones;
     durations are measured with `monotonic`. Empty `namespaces` are all.
     """
 
@@ -168,7 +168,6 @@ class Replica:
             return
         _log.info("leading as %s, term %d", self._name, term.number)
         self.metrics.set_leader(True)
-        self.metrics.count_lease_change("Acquired")
         # A new thread, because the lists may take long.
         threading.Thread(target=self._begin, args=(term,), name="lead", daemon=True).start()
 
@@ -215,7 +214,6 @@ class Replica:
         """Return when the workers of the ended term have left; streams, caches and queues continue for the next."""
         _log.warning("no longer leading: %s; standing by", cause)
         self.metrics.set_leader(False)
-        self.metrics.count_lease_change("Lost")
         if not self._join(_LEAVE_SECONDS) and not self._stopping.is_set():
             self._on_stuck(f"a worker is still in a call {_LEAVE_SECONDS:.0f} s after its term ended")
 

@@ -40,11 +40,6 @@ _PATIENCE = 180.0
 _LEAVING = 3.0
 # A count from before a fault may be the last one that was read, and a restart may be counted a moment after it.
 _BEFORE, _AFTER = 1.0, 3.0
-# A replica's command: the operator's own program, with a clock that is wrong.
-PROGRAM = (
-    "import pathlib, time; from mptraining_operator.__main__ import start; "
-    "start(pathlib.Path({settings!r}), clock=lambda: time.time() + {offset})"
-)
 
 
 @dataclass
@@ -67,8 +62,7 @@ class Servers:
         self._replicas: list[Replica] = []
         self._stubs: dict[str, Stub] = {}
         self._stack = ExitStack()
-        # The seconds by which the clock of each replica that was started is wrong; counts of those that have ended.
-        self.offsets: list[int] = []
+        # The counts of replicas that have ended.
         self._counted = 0
         # Times in which restarts may have been counted without being read.
         self.blind: list[tuple[float, float]] = []
@@ -86,7 +80,7 @@ class Servers:
             stack.enter_context(kubelet)
             stack.callback(self._stop)
             for _ in range(2):
-                self._start(0)
+                self._start()
             self._until(lambda: self._leader() is not None, "a leader")
             self._stack = stack.pop_all()
         return self
@@ -141,7 +135,7 @@ class Servers:
         else:
             chosen.server.stop(seconds=15)
         self._bury(chosen)
-        self._start(fault.offset)
+        self._start()
 
     def _delete(self, fault: Fault) -> str | None:
         until = time.monotonic() + 5
@@ -156,7 +150,7 @@ class Servers:
 
     # -- operators ----------------------------------------------------------------------------------------------
 
-    def _start(self, offset: int) -> None:
+    def _start(self) -> None:
         name = f"chaos-{next(self._numbers)}"
         (port,) = free_ports(1)
         settings = self._folder / f"{name}.yaml"
@@ -169,10 +163,9 @@ class Servers:
             "POD_NAMESPACE": SYSTEM,
             "POD_SERVICE_ACCOUNT": OPERATOR,
         }
-        program = PROGRAM.format(settings=str(settings), offset=offset)
-        server = Server([sys.executable, "-c", program], log=self._folder / f"{name}.log", environment=environment)
+        command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)]
+        server = Server(command, log=self._folder / f"{name}.log", environment=environment)
         self._replicas.append(Replica(server, name, port, time.monotonic()))
-        self.offsets.append(offset)
 
     def _leader(self) -> Replica | None:
         try:
@@ -209,7 +202,7 @@ class Servers:
                 self._ask(each)
             else:
                 self._bury(each)
-                self._start(0)
+                self._start()
 
     def phases(self) -> dict[str, int]:
         return self._ask(self._until(self._leader, "a leader"))

@@ -20,7 +20,6 @@ def table(rounds: Sequence[Ran], *, seed: int) -> str:
         for name in last_seen(ran.evidence)
         for outcome in outcomes_seen(ran.evidence, name).values()
     )
-    offsets = [offset for ran in rounds for offset in ran.offsets]
     complaints = [line for ran in rounds for line in ran.complaints]
     lines = [
         f"Seed {seed}: {len(rounds)} round{'s' if len(rounds) > 1 else ''}, "
@@ -29,7 +28,6 @@ def table(rounds: Sequence[Ran], *, seed: int) -> str:
         "| fault | times |",
         "|---|---|",
         *(f"| {kind} | {done[kind]} |" for kind in Kind if done[kind]),
-        f"| a replica's clock a minute off | {sum(map(bool, offsets))} of {len(offsets)} that were started |",
         "",
         "| outcome | |",
         "|---|---|",

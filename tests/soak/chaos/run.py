@@ -43,7 +43,6 @@ class Ran:
     evidence: Evidence
     complaints: tuple[str, ...]
     faults: tuple[Fault, ...]
-    offsets: tuple[int, ...]
     gaps: int
     seconds: float
 
@@ -81,7 +80,7 @@ def run(servers: Servers, *, seed: int, kills: int, say: Callable[[str], None]) 
     )
     done = tuple(fault for fault, pod in zip(faults, hit, strict=True) if pod is not None)
     took = time.monotonic() - began
-    return Ran(evidence, complaints(evidence), done, tuple(servers.offsets), recorder.gaps, took)
+    return Ran(evidence, complaints(evidence), done, recorder.gaps, took)
 
 
 def ended(recorder: Recorder) -> dict[str, str]:

@@ -6,9 +6,6 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Errors of an operator's clock, in seconds; half of the replicas have the right time.
-OFFSETS = (-60, 0, 0, 60)
-
 
 class Kind(StrEnum):
     """The kinds of faults, by their names in the report."""
@@ -29,15 +26,13 @@ _WAIT, _LASTS = (0.1, 0.8), (0.2, 1.5)
 class Fault:
     """One planned fault: `wait` seconds after the previous one was injected.
 
-    `pick` in [0, 1) selects one of the possible targets at that moment. Faults with an end last `seconds`; the clock
-    of an operator that replaces a stopped one is wrong by `offset` seconds.
+    `pick` in [0, 1) selects one of the possible targets at that moment. Faults with an end last `seconds`.
     """
 
     wait: float
     kind: Kind
     pick: float
     seconds: float
-    offset: int
 
 
 def draw(seed: int, kills: int) -> tuple[Fault, ...]:
@@ -54,7 +49,6 @@ def draw(seed: int, kills: int) -> tuple[Fault, ...]:
             kind=kind,
             pick=chance.random(),
             seconds=round(chance.uniform(*_LASTS), 3),
-            offset=chance.choice(OFFSETS),
         )
         for kind in kinds
     )

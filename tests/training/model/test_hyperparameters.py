@@ -100,19 +100,19 @@ def test_every_value_that_keras_tuner_draws_is_accepted() -> None:
         keras_tuner.engine.hyperparameters.Choice("f", ["x", "y"]),
         keras_tuner.engine.hyperparameters.Boolean("g"),
     ]
-    from mptraining_trainer.model.hyperparameters import _describe
+    from mptraining_trainer.model.hyperparameters import _accepts, _describe
 
     for each in drawn:
         hp.merge([each])
         described = _describe(each)
         for seed in range(40):
             value = each.random_sample(seed)
-            assert described.accepts(value), (described, value)
-    assert not _describe(drawn[0]).accepts(9)
-    assert not _describe(drawn[0]).accepts(72)
-    assert not _describe(drawn[0]).accepts(True)
-    assert not _describe(drawn[1]).accepts(12)
-    assert not _describe(drawn[6]).accepts(1)
+            assert _accepts(described, value), (described, value)
+    assert not _accepts(_describe(drawn[0]), 9)
+    assert not _accepts(_describe(drawn[0]), 72)
+    assert not _accepts(_describe(drawn[0]), True)
+    assert not _accepts(_describe(drawn[1]), 12)
+    assert not _accepts(_describe(drawn[6]), 1)
 
 
 def test_arguments_are_the_values_of_the_hyperparameters(keras3: Keras) -> None:

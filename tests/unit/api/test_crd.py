@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.crd import (
+from hack.crd import (
     CHART_FILE,
     SWEEPS_FILE,
     custom_resource_definition,
@@ -95,4 +95,4 @@ def test_every_rule_is_at_its_place() -> None:
 @pytest.mark.parametrize(("name", "text"), [(None, to_yaml()), (SWEEPS_FILE, sweeps_to_yaml())])
 def test_the_file_in_the_chart_is_up_to_date(name: str | None, text: str) -> None:
     file = Path(__file__).parents[3] / CHART_FILE
-    assert file.with_name(name or file.name).read_text(encoding="utf-8") == text, "run `python -m mptraining_api.crd`"
+    assert file.with_name(name or file.name).read_text(encoding="utf-8") == text, "run `python -m hack.crd`"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
-from email.utils import formatdate
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, JSON_PATCH, MERGE_PATCH, NODES, PODS, ApiProblem, Raw
 from mptraining_operator import cluster
-from mptraining_operator.cluster import Cluster, ServerTime, clock_offset, parse_http_date
+from mptraining_operator.cluster import Cluster
 from mptraining_operator.leader_election import NotLeading
 
 
@@ -22,7 +18,6 @@ class Server:
 
     def __init__(self) -> None:
         self.answers: list[Raw | Exception] = []
-        self.headers: dict[str, str] = {}
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
 
     def send(self, api: Any, method: str, path: str, **options: Any) -> tuple[Raw, int, Mapping[str, str]]:
@@ -30,7 +25,7 @@ class Server:
         answer = self.answers.pop(0) if self.answers else {}
         if isinstance(answer, Exception):
             raise answer
-        return options["loads"](options["dumps"](answer)), 200, self.headers
+        return options["loads"](options["dumps"](answer)), 200, {}
 
 
 @pytest.fixture
@@ -169,53 +164,3 @@ def test_every_response_is_counted(server: Server, status: int) -> None:
         with pytest.raises(ApiProblem):
             call()
     assert counted == [("patch", "nodes/status", status)]
-
-
-def test_responses_have_the_time(server: Server) -> None:
-    time = ServerTime(lambda: 1_767_225_600.0)
-    connected = Cluster(None, server_time=time)
-    server.headers = {"Date": "Thu, 01 Jan 2026 00:01:00 GMT"}
-    connected.get(JOBS, "team", "flowers")
-    assert time() == 1_767_225_660.0
-    server.headers = {}
-    connected.get(JOBS, "team", "flowers")
-    assert time() == 1_767_225_660.0
-
-
-SKEWS = st.floats(-90_000, 90_000)
-SECONDS = st.floats(0, 40)
-
-
-@given(skew=SKEWS, calls=st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1, max_size=20))
-def test_the_estimate_is_possible_and_never_gets_worse(skew: float, calls: list[tuple[float, float, float]]) -> None:
-    """Responses take any time in either direction; their date has whole seconds."""
-    believed, own = 0.0, 1_767_225_600.0
-    for there, back, pause in calls:
-        sent, own = own, own + there
-        date = float(int(own + skew))
-        own += back
-        after = clock_offset(believed, sent=sent, received=own, date=date)
-        assert abs(after - skew) <= max(abs(believed - skew), 1e-6), "a slow answer takes nothing back"
-        assert abs(after - skew) <= there + back + 1 + 1e-6
-        believed, own = after, own + pause
-
-
-@pytest.mark.parametrize("skew", [-60, 60])
-def test_a_clock_that_is_a_minute_off_is_corrected_by_one_response(skew: int, caplog: pytest.LogCaptureFixture) -> None:
-    true = 1_767_225_600.4
-    time = ServerTime(lambda: true + skew)
-    assert time() == true + skew
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            time.update(formatdate(int(true), usegmt=True), sent=time.local())
-    assert abs(time() - true) <= 1
-    assert len(caplog.messages) == 1, "said once"
-    assert "60 s apart" in caplog.messages[0] or "59 s apart" in caplog.messages[0]
-
-
-@pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Jan 2026 00:00:00 GMT"])
-def test_a_response_without_a_date_changes_nothing(date: str | None) -> None:
-    time = ServerTime(lambda: 5.0)
-    time.update(date, sent=4.0)
-    assert time() == 5.0
-    assert date is None or parse_http_date(date) is None

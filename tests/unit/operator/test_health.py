@@ -39,7 +39,7 @@ def test_the_three_endpoints() -> None:
         assert ask(server, "/readyz") == (200, "ok\n")
         assert ask(server, "/else")[0] == 404
         again = HealthServer(server.port, metrics=bytes, alive=list, ready=list, host="127.0.0.1")
-        with pytest.raises(OSError, match="address already in use"):
+        with pytest.raises(OSError, match="ddress already in use"):
             again.start()
     finally:
         server.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mptraining_operator.metrics import Metrics, by_label
-from mptraining_operator.plan.actions import Loss, Plan
+from mptraining_operator.plan.actions import Plan
 from tests.fakes import Clock
 
 
@@ -14,7 +14,7 @@ def test_what_prometheus_reads() -> None:
     metrics.count_call("patch", "mptrainingjobs/status", 200)
     metrics.count_call("get", "nodes", 0)
     metrics.observe_reconcile("job", 0.02)
-    metrics.count_plan(Plan(restart="Preempted", losses=(Loss("nvidia-tesla-t4", 40.0), Loss("cpu", -1.0))))
+    metrics.count_plan(Plan(restart="Preempted"))
     metrics.count_plan(Plan())
     metrics.set_leader(True)
     lines = set(metrics.text().decode().splitlines())
@@ -24,8 +24,6 @@ def test_what_prometheus_reads() -> None:
         'mptraining_reconcile_seconds_bucket{kind="job",le="0.025"} 1.0',
         'mptraining_reconcile_seconds_count{kind="job"} 1.0',
         'mptraining_restarts_total{cause="Preempted"} 1.0',
-        'mptraining_accelerator_seconds_lost_total{accelerator="nvidia-tesla-t4"} 40.0',
-        'mptraining_accelerator_seconds_lost_total{accelerator="cpu"} 0.0',
         "mptraining_leader 1.0",
     } <= lines
     assert any(line.startswith("mptraining_operator_info{version=") for line in lines)

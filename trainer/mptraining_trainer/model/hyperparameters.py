@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -142,10 +143,40 @@ def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str, *, retur
             )
         # A name may have another range in another conditional scope.
         described = [_describe(each) for each in known[name]]
-        if not any(each.accepts(value) for each in described):
+        if not any(_accepts(each, value) for each in described):
             raise InvalidProgram(
-                f"{ARGUMENTS}.{name}", repr(value), expected=" or ".join(each.range_text() for each in described)
+                f"{ARGUMENTS}.{name}", repr(value), expected=" or ".join(_range_text(each) for each in described)
             )
+
+
+def _accepts(known: Hyperparameter, value: Any) -> bool:
+    """Return whether the value has the type of this hyperparameter and is in its range."""
+    if known.low is None or known.high is None:
+        # True equals 1 in Python.
+        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in known.values)
+    if isinstance(value, bool) or not isinstance(value, int if known.kind == "int" else int | float):
+        return False
+    if not known.low <= value <= known.high:
+        return False
+    if known.step is None:
+        return True
+    if known.sampling == "linear":
+        steps = (value - known.low) / known.step
+    else:
+        # The factors of reverse_log count from the upper end.
+        factor = value if known.sampling == "log" else known.high + known.low - value
+        steps = math.log(factor / known.low, known.step)
+    return math.isclose(steps, round(steps), abs_tol=1e-6)
+
+
+def _range_text(known: Hyperparameter) -> str:
+    """Return the possible values, for a message."""
+    if known.low is None:
+        return ", ".join(repr(each) for each in known.values)
+    step = "" if known.step in (None, 1) else f" in steps of {known.step}"
+    factor = f" times {known.step} each" if known.step is not None else ""
+    kind = "an integer" if known.kind == "int" else "a number"
+    return f"{kind} from {known.low} to {known.high}{step if known.sampling == 'linear' else factor}"
 
 
 def _describe(each: Any) -> Hyperparameter:

@@ -58,7 +58,6 @@ def test_nodes_show_their_mig_strategy_and_tpus_are_gke_s_alone() -> None:
         ({"node.kubernetes.io/instance-type": "g4dn.12xlarge"}, "nvidia-tesla-t4"),
         ({"node.kubernetes.io/instance-type": "Standard_NC24ads_A100_v4"}, "nvidia-a100-80gb"),
         ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, "nvidia-h100-80gb"),
-        ({"nvidia.com/gpu.product": "Tesla-T4-SHARED"}, "nvidia-tesla-t4"),
         ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}, "nvidia-tesla-a100"),
         ({"nvidia.com/gpu.product": "NVIDIA-GeForce-RTX-3070"}, "NVIDIA-GeForce-RTX-3070"),
         ({"node.kubernetes.io/instance-type": "n2-standard-4"}, None),

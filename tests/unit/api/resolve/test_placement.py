@@ -155,7 +155,7 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
         ({"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"}, "EKS",
          "expected the id of a capacity reservation"),
         ({"type": A100, "partition": "1g.24gb"}, "GKE", "NVIDIA A100 40 GB has no slice '1g.24gb'; expected 1g.5gb,"),
-        ({"type": "nvidia-l4", "partition": "1g.5gb"}, "GKE", "NVIDIA L4 has no slices"),
+        ({"type": "nvidia-l4", "partition": "1g.5gb"}, "GKE", "NVIDIA L4 has no slice '1g.5gb'"),
         ({"type": "nvidia-b200", "countPerNode": 2}, "GKE", "no machine has 2 x NVIDIA B200; expected 8"),
         ({"type": "nvidia-b200", "countPerNode": 9}, "NVIDIA", "no machine has 9 x NVIDIA B200; expected 1 to 8"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining_api.crd import CLIENT_SIDE_APPLY_BYTES, custom_resource_definition
+from hack.crd import CLIENT_SIDE_APPLY_BYTES, custom_resource_definition
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.validation import api_versions
 from mptraining_api.validation.job_text import read_job_text

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from mptraining.cli.main import app
 from mptraining.exporters.export import Description, Export, Status, follow
+from mptraining.exporters.tracked_run import State, States, parameters
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Finished, Progress
 from mptraining_api.outputs.scalars import Scalar
-from mptraining_api.outputs.tracking import State, States, parameters
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
 from tests.testbed.stub_trainer import summary

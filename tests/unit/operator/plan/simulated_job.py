@@ -25,7 +25,6 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
-from mptraining_operator.resources.queue_job import Placement
 
 BEGIN = 1_767_225_600.0
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
@@ -108,7 +107,7 @@ class SimulatedJob:
             case JoinQueue():
                 assert self.place is None
                 uid, size = f"place-{next(self.numbers)}", action.attempt_job.processes
-                place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.time, Placement("{}"), suspended=True)
+                place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.time, "{}", suspended=True)
                 self.place = replace(place, machine=action.machine, parallelism=size)
             case LeaveQueue(_, uid):
                 assert self.place is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.crd import custom_resource_definition
+from hack.crd import custom_resource_definition
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan.plan import plan
 from tests.unit.operator.plan.test_plan import BASE, cases, seen

@@ -247,8 +247,6 @@ def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
         document["wakeAt"] = round(found.wake_at - BASE, 3)
     if found.restart:
         document["restart"] = found.restart
-    if found.losses:
-        document["losses"] = [f"{each.seconds:.0f} s of {each.accelerator}" for each in found.losses]
     if found.first_run is not None:
         document["firstRun"] = f"{found.first_run:.0f} s"
     return document

@@ -16,11 +16,10 @@ from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import DeleteJob, EndAttempt, JoinQueue, LeaveQueue, ReportToQueue, StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
-from mptraining_operator.resources.queue_job import Placement
 from tests.jobs import two_workers
 
 NOW = 1_767_225_600.0
-PLACE = SeenBatchJob("flowers-queue", "place", "uid", -1, NOW, Placement("{}"), parallelism=2, suspended=True)
+PLACE = SeenBatchJob("flowers-queue", "place", "uid", -1, NOW, "{}", parallelism=2, suspended=True)
 ADMITTED = dataclasses.replace(PLACE, suspended=False)
 FIRST = SeenBatchJob("flowers-1", "job-1", "uid", 1, NOW, queue_uid="place", parallelism=2, active=2, ready=2)
 WORKER = SeenPod("flowers-1-0", "pod", "uid", "job-1", 1, 0, "Running")

@@ -18,6 +18,7 @@ import requests
 from mptraining_api import events
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.status import Progress
+from mptraining_operator import server_thread
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress import server as progress_server
 from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, Refused, TokenReviewer, report_path
@@ -223,7 +224,7 @@ def test_504_for_a_body_that_does_not_come(endpoint: Endpoint, monkeypatch: pyte
 
 @pytest.mark.parametrize("sent", [b"", b"POST / HT"])
 def test_a_silent_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(progress_server, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(server_thread, "_HEAD_SECONDS", 0.2)
     with Endpoint(tmp_path) as endpoint, endpoint.tls() as connection:
         answer = b""
         # On a busy machine it may have been closed before it sends this much.
@@ -249,7 +250,7 @@ def test_a_client_that_disconnects_in_mid_report_leaves_no_traceback(
 @pytest.mark.parametrize("handshake", [True, False])
 def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handshake: bool) -> None:
     monkeypatch.setattr(progress_server, "_HANDSHAKE_SECONDS", 600.0)
-    monkeypatch.setattr(progress_server, "_HEAD_SECONDS", 600.0)
+    monkeypatch.setattr(server_thread, "_HEAD_SECONDS", 600.0)
     with Endpoint(tmp_path, most_connections=1) as endpoint:
         with endpoint.tls() if handshake else endpoint.tcp(), pytest.raises(requests.ConnectionError):
             endpoint.post()
@@ -262,7 +263,7 @@ def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_all_addresses_are_listened_on(tmp_path: Path) -> None:
-    with Endpoint(tmp_path, host=None) as endpoint:
+    with Endpoint(tmp_path, host="") as endpoint:
         assert endpoint.post().status_code == 202
         assert endpoint.server.alive
     assert not endpoint.server.alive

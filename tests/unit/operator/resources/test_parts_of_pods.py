@@ -10,7 +10,7 @@ from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.resolved_job import Placement
 from mptraining_operator.resources import names
 from mptraining_operator.resources.affinity import affinity
-from mptraining_operator.resources.environment import SecretSources, secret_sources
+from mptraining_operator.resources.environment import secret_sources
 from mptraining_operator.resources.job_objects import Owner, allow_policy, config_map, deny_policy
 from mptraining_operator.resources.volumes import outlives_pod
 
@@ -93,31 +93,34 @@ MOUNTS = [{"name": "data", "mountPath": "/data"}, {"name": "key", "mountPath": "
 @pytest.mark.parametrize(
     ("template", "found"),
     [
-        ({"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"configMapKeyRef": {}}}]}, SecretSources()),
-        ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}, SecretSources(("A",))),
-        ({"envFrom": [{"secretRef": {"name": "s"}}]}, SecretSources(("*",))),
-        ({"envFrom": [{"prefix": "AWS_", "secretRef": {"name": "s"}}]}, SecretSources(("AWS_*",))),
-        ({"volumes": [{"name": "key", "configMap": {"name": "c"}}], "volumeMounts": MOUNTS}, SecretSources()),
+        ({"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"configMapKeyRef": {}}}]}, {}),
+        (
+            {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+            {"MPTRAINING_SECRET_VARIABLES": "A"},
+        ),
+        ({"envFrom": [{"secretRef": {"name": "s"}}]}, {"MPTRAINING_SECRET_VARIABLES": "*"}),
+        ({"envFrom": [{"prefix": "AWS_", "secretRef": {"name": "s"}}]}, {"MPTRAINING_SECRET_VARIABLES": "AWS_*"}),
+        ({"volumes": [{"name": "key", "configMap": {"name": "c"}}], "volumeMounts": MOUNTS}, {}),
         (
             {"volumes": [{"name": "key", "secret": {"secretName": "s"}}], "volumeMounts": MOUNTS},
-            SecretSources((), ("/var/key",)),
+            {"MPTRAINING_SECRET_PATHS": "/var/key"},
         ),
         (
             {
                 "volumes": [{"name": "key", "projected": {"sources": [{"configMap": {}}, {"secret": {"name": "s"}}]}}],
                 "volumeMounts": MOUNTS,
             },
-            SecretSources((), ("/var/key",)),
+            {"MPTRAINING_SECRET_PATHS": "/var/key"},
         ),
     ],
 )
-def test_what_comes_from_a_secret(template: dict[str, Any], found: SecretSources) -> None:
+def test_what_comes_from_a_secret(template: dict[str, Any], found: dict[str, str]) -> None:
     assert secret_sources(PodTemplate.parse(template), {}) == found
 
 
 def test_a_proxy_with_a_password_is_a_secret_too() -> None:
     proxies = {"HTTP_PROXY": "http://user:password@proxy:3128", "NO_PROXY": "localhost"}
-    assert secret_sources(PodTemplate(), proxies).environment() == {"MPTRAINING_SECRET_VARIABLES": "HTTP_PROXY"}
+    assert secret_sources(PodTemplate(), proxies) == {"MPTRAINING_SECRET_VARIABLES": "HTTP_PROXY"}
 
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")

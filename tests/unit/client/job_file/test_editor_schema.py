@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from mptraining_api.editor_schema import editor_schema, sweep_editor_schema, to_json
+from mptraining.job_file.editor_schema import editor_schema, sweep_editor_schema, to_json
 from tests.unit.api.sweep.sweeps import JOB, document
 
 ROOT = Path(__file__).parents[4]
@@ -43,6 +43,10 @@ def test_an_editor_marks_what_check_refuses(change: dict[str, Any], path: list[s
     document["spec"] |= change
     (error,) = VALIDATOR.iter_errors(document)
     assert list(error.absolute_path)[: len(path)] == path
+
+
+def test_a_definition_of_several_fields_has_its_default_once() -> None:
+    assert editor_schema()["$defs"]["KerasObject"]["properties"]["config"]["description"].count("Default:") == 1
 
 
 def test_names_are_suggested_and_not_enforced() -> None:

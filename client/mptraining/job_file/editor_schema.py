@@ -90,4 +90,6 @@ def _describe_default(schema: dict[str, Any], field: str, text: str) -> None:
         if part.endswith("[]"):
             node = inlined(schema, node["items"])
     about = node["properties"][last]
-    about["description"] = f"{about.get('description', '')} Default: {text}.".strip()
+    # One definition may serve several fields.
+    if f"Default: {text}." not in about.get("description", ""):
+        about["description"] = f"{about.get('description', '')} Default: {text}.".strip()

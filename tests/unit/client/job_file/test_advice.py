@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mptraining.job_file.advice import MOST, advise, without_effect
 from mptraining_api.accelerators import catalogue
-from mptraining_api.resolve.advice import MOST, advise, without_effect
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 

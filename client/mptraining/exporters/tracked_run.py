@@ -1,4 +1,4 @@
-"""Tracking servers that get a job's metrics, as a user writes them; parameters, tags and identity of a run there."""
+"""A run on a tracking server: its parameters, tags and identity, and what the server has of it."""
 
 from __future__ import annotations
 
