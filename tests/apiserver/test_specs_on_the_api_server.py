@@ -7,40 +7,19 @@ schema enforced.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.crd import custom_resource_definition
+from tests.specs import ROWS, document, document_of
 from tests.testbed import ControlPlane, Refused
 from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.control_plane import CRDS
 from tests.testbed.kubernetes.rest import APPLY
 
-TABLE = yaml.load(
-    (Path(__file__).parents[1] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
-)
-ROWS: list[dict[str, Any]] = TABLE["rows"]
 KIND = "/apis/mptraining.dev/v1alpha1"
 Json = dict[str, Any]
-
-
-def merged(base: Any, patch: Any) -> Any:
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        return patch
-    both = base | {key: merged(base.get(key), value) for key, value in patch.items()}
-    return {key: value for key, value in both.items() if value is not None}
-
-
-def document(base: str = "gpu", patch: Json | None = None, name: str = "flowers") -> Json:
-    return {
-        "apiVersion": "mptraining.dev/v1alpha1",
-        "kind": "MPTrainingJob",
-        "metadata": {"name": name},
-        "spec": merged(TABLE["bases"][base], patch or {}),
-    }
 
 
 class Jobs:
@@ -84,7 +63,7 @@ def jobs(control_plane: ControlPlane, namespace: str) -> Jobs:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
 def test_the_api_server_says_what_the_table_says(dry: Jobs, row: Json) -> None:
-    said = dry.refusal(document(row["base"], row.get("patch"), row.get("job", "flowers")))
+    said = dry.refusal(document_of(row))
     if row["schema"] in ("valid", "operator"):
         assert said is None
     else:

@@ -15,7 +15,11 @@ import yaml
 from hack import helm_chart
 from hack.helm_chart import ChartValues
 from mptraining_api.model import Model
+from mptraining_operator.app import Operator
+from mptraining_operator.cluster import Cluster
+from mptraining_operator.leader_election import ObservedLease
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.settings import Identity, OperatorSettings
 
 CHART = Path(__file__).parents[2] / "charts" / "mptraining"
 
@@ -67,10 +71,13 @@ def names(text: str) -> set[str]:
 def series() -> set[str]:
     """Every name and label that one scrape may show."""
     metrics = Metrics(monotonic=float)
-    metrics.watch(jobs_by_phase=dict, queue_age=float, queue_depth=int, lease_transitions=int)
+    cluster, identity = Cluster(None), Identity(name="operator-0", namespace="ops")
+    operator = Operator(OperatorSettings(), identity, cluster, cluster, metrics, on_stuck=print)
+    operator.replica._lease._seen = ObservedLease("operator-0", 10.0, "1", 0.0)
     metrics.count_call("get", "nodes", 200)
     metrics.count_retry("Bug")
     metrics.observe_list("pods", 1.0)
+    metrics.observe_reconcile("job", 1.0)
     metrics.count_watch_restart("pods")
     metrics.watch_event("pods")
     metrics.count_refused_report(401)

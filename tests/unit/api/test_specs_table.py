@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.rules.check import check, rules
 from mptraining_api.spec import MPTrainingJob
-
-TABLE = yaml.load(
-    (Path(__file__).parents[2] / "golden" / "specs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
-)
-ROWS: list[dict[str, Any]] = TABLE["rows"]
-
-
-def merged(base: Any, patch: Any) -> Any:
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        return patch
-    both = base | {key: merged(base.get(key), value) for key, value in patch.items()}
-    return {key: value for key, value in both.items() if value is not None}
-
-
-def document(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "mptraining.dev/v1alpha1",
-        "kind": "MPTrainingJob",
-        "metadata": {"name": row.get("job", "flowers")},
-        "spec": merged(TABLE["bases"][row["base"]], row.get("patch", {})),
-    }
+from tests.specs import ROWS, document_of
 
 
 @functools.cache
@@ -42,7 +19,7 @@ def refusal(number: int, step: str) -> str:
     """Return the row's refusal by the schema's rules or by `resolve`; empty when it is accepted."""
     row = ROWS[number]
     try:
-        job = MPTrainingJob.parse(document(row))
+        job = MPTrainingJob.parse(document_of(row))
         check(job)
         if step == "resolve":
             resolve(job, ClusterSettings(**row.get("settings", {})))

@@ -171,7 +171,7 @@ def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None
          ["spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA A100 80 GB"]),
         ("{type: nvidia-tesla-t4, partition: 3g.20gb, countPerNode: 4}",
          ["spec.accelerator.countPerNode: 4; expected 1 with partition",
-          "spec.accelerator.partition: NVIDIA T4 has no slices (MIG)"]),
+          "spec.accelerator.partition: NVIDIA T4 has no slice '3g.20gb'"]),
         ("{type: cpu, partition: 3g.20gb}", ["spec.accelerator.partition: '3g.20gb'; expected no partition except"]),
         ("{type: nvidia-tesla-a100, partition: 3g.20gb, countPerNode: 4}",
          ["spec.accelerator.countPerNode: 4; expected 1 with partition"]),
