@@ -213,8 +213,6 @@ class JobStatus(Model):
 JOB = f"{GROUP}/job"
 JOB_UID = f"{GROUP}/job-uid"
 ATTEMPT = f"{GROUP}/attempt"
-# The annotation of the pods with the job's resolved job, which is their job.json.
-RESOLVED_JOB = f"{GROUP}/resolved-job"
 # The label that Kubernetes sets on the pods of an Indexed Job.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -224,5 +222,5 @@ SOURCE_CONTAINER = "source"
 
 
 def config_map_name(job: str) -> str:
-    """Return the name of the immutable ConfigMap with `job.json` for all attempts."""
+    """Return the name of the immutable ConfigMap with job.json, which the pods of all attempts mount."""
     return f"{job}-job"

@@ -16,7 +16,7 @@ from mptraining_operator.apply import Applier, RecordEvent
 from mptraining_operator.children import NotCreated
 from mptraining_operator.leader_election import Term, TermWorkers
 from mptraining_operator.metrics import RetryCause
-from mptraining_operator.plan.actions import EventRecord, JoinQueue, Plan, StartAttempt
+from mptraining_operator.plan.actions import EventRecord, JoinQueue, Plan
 from mptraining_operator.plan.conditions import is_true
 from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch.cache import Cache
@@ -109,10 +109,11 @@ class Reconciler(TermWorkers):
         self._limits = replace(self._limits, cluster=settings)
 
     def _nodes_taken(self, plan: Plan) -> int:
-        """Return the nodes of the attempt that the plan starts or queues for, if they are limited; else 0."""
-        if self._limits.jobs.nodes_per_namespace is None:
+        """Return the nodes of the attempt that the plan intends or queues for, if they are limited; else 0."""
+        takes = plan.job_text or any(isinstance(each, JoinQueue) for each in plan.actions)
+        if self._limits.jobs.nodes_per_namespace is None or plan.status is None or not takes:
             return 0
-        return sum(each.attempt_job.processes for each in plan.actions if isinstance(each, StartAttempt | JoinQueue))
+        return plan.status.workers or 0
 
     def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""

@@ -89,11 +89,10 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
     chosen = with_runtime(job, settings.runtimes, settings.default_runtimes)
-    if chosen.resolved is not None:
+    if chosen.name is not None:
         check.check(chosen.job)
         settings = settings.with_runtime(chosen.runtime)
-    runtime = chosen.resolved.name if chosen.resolved else ""
-    check_requests(chosen.job.spec.pod_template, job.spec.pod_template, runtime)
+    check_requests(chosen.job.spec.pod_template, job.spec.pod_template, chosen.name or "")
     return _resolve(chosen, settings)
 
 
@@ -149,7 +148,9 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
-        runtime=chosen.resolved,
+        runtime=chosen.name,
+        pod_template=spec.pod_template,
+        scheduling=spec.scheduling,
         nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
             *chosen.choices,
@@ -236,9 +237,9 @@ def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | 
 def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
     image = getattr(chosen.runtime.images, kind)
     template = chosen.job.spec.pod_template
-    if chosen.resolved is None or image is None or (template and template.image):
+    if chosen.name is None or image is None or (template and template.image):
         return ()
-    return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.resolved.name}"),)
+    return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.name}"),)
 
 
 def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
@@ -320,6 +321,6 @@ def _output(job: MPTrainingJob, settings: ClusterSettings, chosen: Chosen) -> tu
         because = "no output is given: a scratch folder, from which nothing can be resumed"
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
     folder = f"{default.rstrip('/')}/{job.metadata.name}"
-    named = chosen.resolved.name if chosen.resolved and chosen.runtime.default_output else None
+    named = chosen.name if chosen.runtime.default_output else None
     because = f"from the runtime {named}" if named else "below the cluster's default folder"
     return folder, (Choice(field="spec.output.uri", value=folder, because=because),)

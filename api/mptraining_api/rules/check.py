@@ -21,7 +21,7 @@ from mptraining_api.rules.rule import Rule, field_of
 from mptraining_api.rules.sections import SECTION_RULES
 from mptraining_api.spec import MPTrainingJob
 
-__all__ = ["Rule", "check", "rules", "template_violations", "violations", "violations_unseen_by_the_resource"]
+__all__ = ["Rule", "check", "rules", "template_violations", "violations"]
 
 
 def rules() -> tuple[Rule, ...]:
@@ -44,11 +44,6 @@ def _violations(job: MPTrainingJob | Mapping[str, Any], checked: Iterable[Rule])
                 text, step = rule.explain(value) if rule.explain else (_found_value(job, field), rule.next_step)
                 found.append(InvalidSpec(field, text, expected=rule.message, next_step=step))
     return found
-
-
-def violations_unseen_by_the_resource(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations of the rules without CEL, which the API server accepts."""
-    return _violations(job, [rule for rule in rules() if rule.cel is None])
 
 
 def template_violations(template: PodTemplate) -> list[InvalidSpec]:

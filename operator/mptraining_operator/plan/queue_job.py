@@ -93,15 +93,12 @@ def _join(snapshot: Snapshot, start: StartAttempt) -> JoinQueue:
 
 def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
     """Return the digest of what the job asks its queue for: with all workers, whatever its namespace leaves to it."""
-    if snapshot.job is None:
-        return ""
-    spec = snapshot.job.spec
     try:
-        built = indexed_job(snapshot.owner, start.job, spec, attempt=1, settings=PodSettings(), machine=start.machine)
+        built = indexed_job(snapshot.owner, start.job, attempt=1, settings=PodSettings(), machine=start.machine)
     except Problem:
         # JoinQueue reports it.
         return ""
-    return admission_digest(built, spec.scheduling or Scheduling(), possible_nodes(start.job)[0])
+    return admission_digest(built, start.job.scheduling or Scheduling(), possible_nodes(start.job)[0])
 
 
 def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal: Refusal, now: float) -> Plan:
@@ -132,16 +129,14 @@ def _given_up(snapshot: Snapshot, status: JobStatus, start: StartAttempt, messag
     never_ran = has_never_run(status) and (start.number == 1 or status.waited_seconds is not None)
     if start.number > (status.current_attempt or 0):
         status = conditions.with_attempt_started(status, start, now, snapshot.generation)
-    update: dict[str, object] = {
-        "waited_seconds": status.waited_seconds or 0 if never_ran else None,
-        # The next attempt reads no other job from a ConfigMap of this name.
-        "job_digest": status.job_digest or job_digest(start.job.to_json()),
-    }
-    status = status.model_copy(update=update)
+    # The next attempt runs the same job, and reads no other one from a ConfigMap of this name.
+    text = "" if status.job_digest else start.job.to_json()
+    update: dict[str, object] = {"waited_seconds": status.waited_seconds or 0 if never_ran else None}
+    status = status.model_copy(update=update | ({"job_digest": job_digest(text)} if text else {}))
     status = conditions.with_attempt_ended(status, outcomes.NO_CAPACITY, message, now)
     following = machines.announced(snapshot, status, machines.next_machine(snapshot, status, now))
     record = EventRecord(outcomes.NO_CAPACITY.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
-    return Plan(status=_with_queued(snapshot, status, now), event_records=(record,), wake_at=now)
+    return Plan(status=_with_queued(snapshot, status, now), job_text=text, event_records=(record,), wake_at=now)
 
 
 def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus:

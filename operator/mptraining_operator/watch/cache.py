@@ -36,7 +36,7 @@ class _Record:
     batch_jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
     pods: dict[str, SeenPod] = field(default_factory=dict)
     lookups: Lookups | None = None
-    # The expiry of each lookup, by node; "" is the missing job file.
+    # The expiry of each lookup, by node; "" is the missing ConfigMap.
     stale_at: dict[str, float] = field(default_factory=dict)
     # Nodes of a start that is being written.
     reserved: int = 0
@@ -64,10 +64,7 @@ class _Record:
     @property
     def nodes(self) -> int:
         live_pods = sum(not pod.terminated for pod in self.pods.values())
-        # The status of a first attempt is written after its Job.
-        jobs = [job for job in self.batch_jobs.values() if not (job.is_probe or job.placement)]
-        created = sum(job.parallelism for job in jobs if not (job.ended or job.suspended))
-        return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
+        return max(self.job.nodes if self.job else 0, self.reserved, live_pods)
 
 
 @dataclass(frozen=True, slots=True)

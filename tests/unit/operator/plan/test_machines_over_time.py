@@ -223,7 +223,7 @@ def test_the_last_machine_is_tried_however_long_the_others_are(seconds: int | No
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
     records = simulated(PATTERNS["only the first alternative is there"]).records
     assert [record for record in records if "NoCapacity" in record or "Started" in record] == [
-        "3 Started: attempt 1: 1 worker for nvidia-tesla-a100, Mirrored over 8 replicas, mixed_float16; "
+        "0 Started: attempt 1: 1 worker for nvidia-tesla-a100, Mirrored over 8 replicas, mixed_float16; "
         "tries nvidia-tesla-a100 x 8 (Spot) for 300 s, then nvidia-l4 x 8 (Spot)",
         "300 NoCapacity: nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (spec.accelerator.tryForSeconds): "
         "Unschedulable: 1 of 1 workers: 0/9 nodes. Next: nvidia-l4 x 8 (Spot) for 300 s",

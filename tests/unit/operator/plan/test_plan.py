@@ -20,6 +20,7 @@ import yaml
 
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan.actions import Plan, StartAttempt
@@ -34,6 +35,7 @@ from mptraining_operator.plan.snapshot import (
     SeenWarning,
     Snapshot,
 )
+from mptraining_operator.resources.job_objects import job_digest
 
 FOLDER = Path(__file__).parents[3] / "golden" / "plans"
 BASE = parse_time("2026-01-01T00:00:00Z")
@@ -48,7 +50,7 @@ SPEC: dict[str, Any] = {
     "data": {"train": ["gs://bucket/train-*.tfrecord"]},
     "training": {"epochs": 5, "batchSize": {"global": 64}},
 }
-# What the first reconciliation writes of SPEC, and no later one changes.
+# What the intent of attempt 1 writes of SPEC, and no later plan changes.
 STATUS: dict[str, Any] = {
     "applicationFailures": 0,
     "infrastructureRestarts": 0,
@@ -83,7 +85,10 @@ def test_the_plan_of(file: Path, case: dict[str, Any]) -> None:
     for _ in range(3):
         if found.status is None:
             return
-        snapshot = dataclasses.replace(snapshot, status=found.status)
+        lookups = snapshot.lookups
+        if found.job_text:
+            lookups = dataclasses.replace(lookups, job_text=found.job_text, refusal=None)
+        snapshot = dataclasses.replace(snapshot, status=found.status, lookups=lookups)
         found = plan(snapshot, now)
     assert found.status is None
 
@@ -110,6 +115,8 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         fallback = document.get("cpuFallback", False)
         frozen = dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen", cpu_fallback=fallback)
         lookups["job_text"] = resolve(job, frozen).to_json()
+        if "currentAttempt" in (status or ()):
+            status["jobDigest"] = job_digest(lookups["job_text"])
     if "refusal" in lookups:
         lookups["refusal"] = Refusal(**absolute(lookups["refusal"]))
     if "warnings" in lookups:
@@ -241,6 +248,11 @@ def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
         document["status"] = changes(snapshot.status or JobStatus(), found.status)
     if found.actions:
         document["actions"] = [action(each) for each in found.actions]
+    if found.job_text:
+        document["job"] = ResolvedJob.read(found.job_text).image
+        assert found.status is not None
+        assert found.status.job_digest == job_digest(found.job_text)
+        document["status"].pop("jobDigest", None)
     if found.event_records:
         document["event_records"] = [f"{each.type} {each.reason}: {each.message}" for each in found.event_records]
     if found.wake_at is not None:
