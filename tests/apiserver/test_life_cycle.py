@@ -12,8 +12,13 @@ from tests.testbed.nodes.pods import Pod
 def test_created_running_succeeded(ns: Any) -> None:
     ns.create("flowers")
     status = ns.running("flowers")
-    assert (status["strategy"], status["precision"], status["workers"]) == ("MultiWorkerMirrored", "float32", 2)
-    assert (status["replicasInSync"], status["globalBatchSize"]) == (2, 64)
+    resolved = {each["decision"]: each["value"] for each in status["resolved"]}
+    assert resolved == {
+        "image": "mptraining/trainer:test", "machine": "cpu x 1", "strategy": "MultiWorkerMirrored",
+        "precision": "float32", "batchSize": "64",
+    }  # fmt: skip
+    assert all(each["reason"] for each in status["resolved"])
+    assert (status["workers"], status["replicasInSync"]) == (2, 2)
     job = ns.get("flowers")
     batch_job = ns.child("batch/v1 jobs", "flowers-1")
     owner = batch_job["metadata"]["ownerReferences"][0]

@@ -155,7 +155,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         choices=(
             *chosen.choices,
             *_controller_choice(spec),
-            *_image_choice(chosen, devices.accelerator.kind),
+            *_image_choice(chosen, settings, devices.accelerator.kind),
             *first.choices,
             keras_choice,
             *batch_choices,
@@ -234,12 +234,13 @@ def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | 
     return (spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind)
 
 
-def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
-    image = getattr(chosen.runtime.images, kind)
-    template = chosen.job.spec.pod_template
-    if chosen.name is None or image is None or (template and template.image):
+def _image_choice(chosen: Chosen, settings: ClusterSettings, kind: str) -> tuple[Choice, ...]:
+    image, template = settings.image(kind), chosen.job.spec.pod_template
+    if image is None or (template and template.image):
         return ()
-    return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.name}"),)
+    of_runtime = getattr(chosen.runtime.images, kind) is not None
+    because = f"from the runtime {chosen.name}" if of_runtime else "the default of the operator's settings"
+    return (Choice(field="spec.podTemplate.image", value=image, because=because),)
 
 
 def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:

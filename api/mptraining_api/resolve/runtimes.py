@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from mptraining_api.accelerators import PROVISIONING
 from mptraining_api.pods.fields import PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.runtime_settings import Runtime
@@ -145,7 +146,7 @@ def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
         reason = f"{because}, with the job's own" if key in written else because
         found.append(Choice(field=f"spec.podTemplate.{key}", value=text, because=reason))
     if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
-        found.append(Choice(field="spec.accelerator.provisioning", value=runtime.provisioning, because=because))
+        found.append(Choice(field=PROVISIONING, value=runtime.provisioning, because=because))
     return found
 
 

@@ -288,15 +288,18 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     fallback = condition(status, "FellBackToCPU")
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))
+    resolved = {each.decision: each.value for each in status.resolved or ()}
     decided = [
-        (status.accelerator or "") if len(_machines(seen)) > 1 else "",
-        "" if status.strategy in (None, "None") else str(status.strategy),
-        status.precision or "",
+        resolved.get("machine", "") if len(_machines(seen)) > 1 else "",
+        resolved.get("strategy", "").replace("None", ""),
+        resolved.get("precision", ""),
         counted(status.workers, "worker"),
         counted(status.replicas_in_sync, "replica"),
-        f"global batch size {status.global_batch_size}" if status.global_batch_size else "",
+        f"global batch size {resolved['batchSize']}" if "batchSize" in resolved else "",
     ]
     rows.append(("runs as", ", ".join(filter(None, decided))))
+    reasons = [f"{each.decision} {each.value}: {each.reason}" for each in status.resolved or ()]
+    rows += [("because" if not at else "", text) for at, text in enumerate(reasons)]
     rows += [("attempts" if not at else "", _attempt(each)) for at, each in enumerate(status.attempts or ())]
     rows.append(("run folder", seen.output or ""))
     rows += [("advice", each) for each in (advice(seen), *more) if each]
@@ -308,7 +311,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
 
 def row(seen: JobView, now: float) -> tuple[str, ...]:
     """Return the job as a table row: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
-    accelerator = _current_machine(seen)
+    accelerator = current_machine(seen)
     count = accelerator.get("topology") or accelerator.get("countPerNode") or 1
     progress = seen.status.progress
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
@@ -317,7 +320,7 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     return (seen.name, seen.phase, name, percent, metrics, age(seen.document["metadata"], now))
 
 
-def _current_machine(seen: JobView) -> Mapping[str, Any]:
+def current_machine(seen: JobView) -> Mapping[str, Any]:
     """Return the machine of the last attempt, as the spec has it."""
     machines, attempts = _machines(seen), seen.status.attempts
     used = (attempts[-1].machine if attempts else None) or 0

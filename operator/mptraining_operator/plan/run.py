@@ -184,7 +184,7 @@ def _losses(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
         return ()
     if _ran_before(status):
         return ()
-    kind = status.accelerator or (snapshot.job.spec.accelerator.type if snapshot.job else "unknown")
+    kind = (status.resolved_value("machine") or "unknown").split()[0]
     lost = now - parse_time(before.completion_time)
     place = snapshot.queue_job
     if place is not None and place.uid == batch_job.queue_uid and place.started is not None:

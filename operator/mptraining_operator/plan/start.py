@@ -190,11 +190,12 @@ def create_children(  # noqa: PLR0911 - a row of cases
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
+    again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
     if job_digest(snapshot.lookups.job_text) != status.job_digest:
         # The operator was stopped before it created the ConfigMap, or somebody deleted that or edited the status.
         text = snapshot.lookups.job_text or job.to_json()
-        return Plan(status=written.model_copy(update={"job_digest": job_digest(text)}), job_text=text)
-    again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
+        frozen = {**conditions.resolved_fields(again_as), "job_digest": job_digest(text)}
+        return Plan(status=written.model_copy(update=frozen), job_text=text)
     start = _within_admission(snapshot, again_as)
     if start.nodes != attempt.workers:
         size = {"workers": start.nodes}

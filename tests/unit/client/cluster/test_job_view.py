@@ -89,10 +89,14 @@ def test_under_way() -> None:
         {"number": 2, "workers": 8, "accelerator": "nvidia-l4", "precision": "mixed_float16", "outcome": "Resized"},
         {"number": 3, "workers": 1},
     ]
+    resolved = [
+        {"decision": "strategy", "value": "MultiWorkerMirrored", "reason": "2 hosts"},
+        {"decision": "precision", "value": "mixed_float16", "reason": "given in the job"},
+    ]
     seen = view(
         document(
             phase="Running", currentAttempt=3, conditions=[running, fallback], progress=progress, attempts=attempts,
-            strategy="MultiWorkerMirrored", precision="mixed_float16", workers=2, replicasInSync=8,
+            resolved=resolved, workers=2, replicasInSync=8,
         )
     )  # fmt: skip
     assert lines(seen, more=["look here"]) == [
@@ -101,6 +105,8 @@ def test_under_way() -> None:
         "  progress    step 300/1000 (30%)  loss 0.5123  x NaN  512 examples/s  1 min 30 s left",
         "  on the CPU  nvidia-tesla-t4 is absent",
         "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
+        "  because     strategy MultiWorkerMirrored: 2 hosts",
+        "              precision mixed_float16: given in the job",
         "  attempts    1 with 4 workers: Preempted: worker 0",
         "              2 on nvidia-l4, mixed_float16, with 8 workers: Resized",
         "              3 with 1 worker: under way",
@@ -117,13 +123,15 @@ def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
         {"number": 1, "accelerator": "nvidia-tesla-a100", "precision": "mixed_float16", "outcome": "NoCapacity"},
         {"number": 2, "machine": 1, "accelerator": "cpu", "precision": "float32"},
     ]
-    written = document(phase="Running", currentAttempt=2, accelerator="cpu", attempts=attempts, precision="float32")
+    resolved = [{"decision": "machine", "value": "cpu x 2", "reason": "spec.accelerator.alternatives[0]"}]
+    written = document(phase="Running", currentAttempt=2, attempts=attempts, resolved=resolved)
     written["spec"]["accelerator"] = {
         "type": "nvidia-tesla-a100", "countPerNode": 8, "alternatives": [{"type": "cpu", "countPerNode": 2}],
     }  # fmt: skip
     seen = view(written)
     assert [each for each in lines(seen) if "attempts" in each or "cpu" in each] == [
-        "  runs as     cpu, float32",
+        "  runs as     cpu x 2",
+        "  because     machine cpu x 2: spec.accelerator.alternatives[0]",
         "  attempts    1 on nvidia-tesla-a100, mixed_float16: NoCapacity",
         "              2 on cpu, float32: under way",
     ]

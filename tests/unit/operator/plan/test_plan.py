@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from mptraining_api.admin_limits import JobLimits
+from mptraining_api.resolve.attempt import decisions
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
@@ -50,15 +51,22 @@ SPEC: dict[str, Any] = {
     "data": {"train": ["gs://bucket/train-*.tfrecord"]},
     "training": {"epochs": 5, "batchSize": {"global": 64}},
 }
+
+
+def parsed(spec: Mapping[str, Any]) -> MPTrainingJob:
+    metadata = {"name": "flowers", "namespace": "team", "uid": "uid-1"}
+    return MPTrainingJob.parse(
+        {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob", "metadata": metadata, "spec": spec}
+    )
+
+
 # What the intent of attempt 1 writes of SPEC, and no later plan changes.
 STATUS: dict[str, Any] = {
     "applicationFailures": 0,
     "infrastructureRestarts": 0,
-    "strategy": "MultiWorkerMirrored",
-    "precision": "mixed_float16",
     "workers": 2,
     "replicasInSync": 8,
-    "globalBatchSize": 64,
+    "resolved": [each.to_document() for each in decisions(resolve(parsed(SPEC), CLUSTER))],
     "observedGeneration": 1,
 }
 _CONDITION = re.compile(r"(True|False|Unknown) (\S+) (T\+\d+)(?: gen (\d+))?: (.*)", re.DOTALL)
@@ -97,14 +105,7 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
     spec = merged(SPEC, document.get("spec", {}))
     job = None
     if "problem" not in document or document.get("readable"):
-        job = MPTrainingJob.parse(
-            {
-                "apiVersion": "mptraining.dev/v1alpha1",
-                "kind": "MPTrainingJob",
-                "metadata": {"name": "flowers", "namespace": "team", "uid": "uid-1"},
-                "spec": spec,
-            }
-        )
+        job = parsed(spec)
     status = document.get("status", {})
     if status is not None:
         status = with_conditions({**(STATUS if "like" in status else {}), **status})
@@ -233,6 +234,10 @@ def changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
     old, new = unstamped(before.to_document()), unstamped(after.to_document())
     for document in (old, new):
         document["conditions"] = {each["type"]: condition_line(each) for each in document.get("conditions", ())}
+        if "resolved" in document:
+            document["resolved"] = {
+                each["decision"]: f"{each['value']}: {each['reason']}" for each in document["resolved"]
+            }
     found = {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
     if "conditions" in found:
         types = {**old["conditions"], **new["conditions"]}
