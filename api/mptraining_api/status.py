@@ -134,8 +134,6 @@ class Attempt(Model):
     machine: NonNegative | None = Field(
         None, description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none."
     )
-    accelerator: Word | None = Field(None, description="Type of its accelerators, of a job with alternatives.")
-    precision: Word | None = Field(None, description="Its precision policy, of a job with alternatives.")
     workers: NonNegative | None = Field(None, description="Number of its processes, of an elastic job.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")

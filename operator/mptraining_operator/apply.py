@@ -125,8 +125,7 @@ class Applier:
                 return True
             snapshot = dataclasses.replace(snapshot, status=plan.status)
         if plan.job_text:
-            known = {"job_text": plan.job_text, "job_file_missing": False, "refusal": None}
-            self._cache.update_lookups(snapshot.key, snapshot.uid, **known)
+            self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=plan.job_text, refusal=None)
         self._written(plan)
         for record in plan.event_records:
             self._emit(record, plan, snapshot)
@@ -244,7 +243,7 @@ class Applier:
             nodes=action.nodes,
             admitted=admitted(snapshot),
         )
-        keep_job_file(self._cluster, owner, snapshot.lookups.job_text)
+        keep_job_file(self._cluster, owner, snapshot.lookups.job_text or "")
         self._ensure_shared(snapshot.key.namespace)
         if attempt.placement.device_class is not None:
             devices = attempt.accelerator.count_per_node
@@ -340,8 +339,8 @@ class Applier:
         self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
 
     def _read_job_file(self, snapshot: Snapshot) -> None:
-        text = read_job_file(self._cluster, snapshot) or ""
-        self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text, job_file_missing=not text)
+        text = read_job_file(self._cluster, snapshot)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text or "")
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         found = self._cluster.get_if_exists(NODES, None, node)

@@ -22,16 +22,16 @@ def create_place(cluster: Cluster, snapshot: Snapshot, action: JoinQueue, settin
 
     Raises NotCreated, NamespaceDeleted, Problem for a job of which no pod can be built, and ApiProblem.
     """
-    owner = snapshot.owner
-    attempt = indexed_job(owner, action.job, attempt=1, settings=settings, machine=action.machine, nodes=action.nodes)
-    scheduling = action.job.scheduling or Scheduling()
+    owner, start = snapshot.owner, action.start
+    attempt = indexed_job(owner, start.job, attempt=1, settings=settings, machine=start.machine, nodes=start.nodes)
+    scheduling = start.job.scheduling or Scheduling()
     _find_queue(cluster, owner.namespace, scheduling.queue_name or "")
     body = queue_job.queue_job(
         owner,
         attempt,
         scheduling,
-        machine=action.machine,
-        least_workers=possible_nodes(action.job)[0],
+        machine=start.machine,
+        least_workers=possible_nodes(start.job)[0],
         digest=action.digest,
     )
     started = snapshot.status is not None and snapshot.status.current_attempt

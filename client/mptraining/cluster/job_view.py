@@ -300,7 +300,9 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     rows.append(("runs as", ", ".join(filter(None, decided))))
     reasons = [f"{each.decision} {each.value}: {each.reason}" for each in status.resolved or ()]
     rows += [("because" if not at else "", text) for at, text in enumerate(reasons)]
-    rows += [("attempts" if not at else "", _attempt(each)) for at, each in enumerate(status.attempts or ())]
+    rows += [
+        ("attempts" if not at else "", _attempt(each, _machines(seen))) for at, each in enumerate(status.attempts or ())
+    ]
     rows.append(("run folder", seen.output or ""))
     rows += [("advice", each) for each in (advice(seen), *more) if each]
     return [
@@ -322,15 +324,19 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
 
 def current_machine(seen: JobView) -> Mapping[str, Any]:
     """Return the machine of the last attempt, as the spec has it."""
-    machines, attempts = _machines(seen), seen.status.attempts
-    used = (attempts[-1].machine if attempts else None) or 0
+    attempts = seen.status.attempts
+    return _machine_of(attempts[-1] if attempts else None, _machines(seen))
+
+
+def _machine_of(attempt: Attempt | None, machines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    used = (attempt and attempt.machine) or 0
     return machines[used if used < len(machines) else 0]
 
 
 def _machines(seen: JobView) -> Sequence[Mapping[str, Any]]:
-    """Return the first choice and the alternatives."""
+    """Return the first choice and the alternatives, which a job that fell back to the CPU does not try."""
     first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
-    return [first, *(first.get("alternatives") or ())]
+    return [first, *(first.get("alternatives") or () if condition(seen.status, "FellBackToCPU") is None else ())]
 
 
 def age(metadata: Mapping[str, Any], now: float) -> str:
@@ -342,8 +348,8 @@ def age(metadata: Mapping[str, Any], now: float) -> str:
 HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")
 
 
-def _attempt(attempt: Attempt) -> str:
-    known = [f"on {attempt.accelerator}, {attempt.precision}"] if attempt.accelerator else []
+def _attempt(attempt: Attempt, machines: Sequence[Mapping[str, Any]]) -> str:
+    known = [f"on {_machine_of(attempt, machines).get('type')}"] if len(machines) > 1 else []
     if attempt.workers is not None:
         known.append(f"with {counted(attempt.workers, 'worker')}")
     ran = f" {', '.join(known)}:" if known else ""

@@ -119,19 +119,11 @@ class ReadEvents:
 class JoinQueue:
     """Create the Job that holds the job's place in its queue over all attempts.
 
-    `job` is the frozen job, `machine` the one that it queues for and `nodes` the most workers, as of a StartAttempt;
-    `digest` is that of what the queue admits.
+    `start` is the attempt that it queues for, with the most workers; `digest` is that of what the queue admits.
     """
 
-    job: ResolvedJob
-    machine: int = 0
-    nodes: int | None = None
+    start: StartAttempt
     digest: str = ""
-
-    @property
-    def attempt_job(self) -> ResolvedJob:
-        """The job of the attempt that it queues for."""
-        return for_attempt(self.job, machine=self.machine, nodes=self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,16 +106,7 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
 
 def new_attempt(start: StartAttempt, now: float) -> Attempt:
     """Return the attempt that begins with `start`, with its machine and size where those may change."""
-    job = start.attempt_job
-    several = bool(start.job.alternatives)
-    return Attempt(
-        number=start.number,
-        machine=start.machine or None,
-        accelerator=job.accelerator.type if several else None,
-        precision=job.precision.policy if several else None,
-        workers=start.nodes,
-        start_time=format_time(now),
-    )
+    return Attempt(number=start.number, machine=start.machine or None, workers=start.nodes, start_time=format_time(now))
 
 
 def resolved_fields(start: StartAttempt) -> dict[str, object]:

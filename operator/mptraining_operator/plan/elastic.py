@@ -47,7 +47,7 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
         if not text:
             # It was not read yet, or is lost, so that the next attempt resolves the spec.
             read = ReadJobFile()
-            known = snapshot.lookups.job_file_missing or read in found.actions
+            known = text is not None or read in found.actions
             return found if known else replace(found, actions=(*found.actions, read))
         job, batch_job = ResolvedJob.read(text), snapshot.batch_job(attempt.number)
         size = nodes.decide(possible_nodes(job), snapshot, status, batch_job, now) if batch_job else Size()

@@ -62,7 +62,7 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     actions: tuple[Action, ...] = ()
     wake: float | None = None
     if found is None:
-        actions = (_join(snapshot, start),)
+        actions = (JoinQueue(start, _digest(snapshot, start)),)
     elif (found.ended or other) and not found.deleting:
         # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
         actions = (LeaveQueue(found.name, found.uid),)
@@ -87,10 +87,6 @@ def _edited(snapshot: Snapshot, status: JobStatus, start: StartAttempt, place: S
     return place.queue_digest != _digest(snapshot, start)
 
 
-def _join(snapshot: Snapshot, start: StartAttempt) -> JoinQueue:
-    return JoinQueue(start.job, start.machine, start.nodes, _digest(snapshot, start))
-
-
 def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
     """Return the digest of what the job asks its queue for: with all workers, whatever its namespace leaves to it."""
     try:
@@ -111,7 +107,7 @@ def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal
     waits = waiting.with_wait(snapshot, status, found, now, "Warning")
     status = (waits.status or status).model_copy(update={"workers": start.attempt_job.processes})
     again = waiting.retry_at(refusal, snapshot.created)
-    actions = (_join(snapshot, start),) if now >= again else ()
+    actions = (JoinQueue(start, _digest(snapshot, start)),) if now >= again else ()
     return replace(waits, status=status, actions=actions, wake_at=again)
 
 

@@ -184,10 +184,8 @@ class SeenWarning:
 class Lookups:
     """Results of API reads and of rejected creations; kept in memory only, looked up again after a restart."""
 
-    # job.json, the resolved job of all attempts; empty before the first attempt, and if it was not read yet.
-    job_text: str = ""
-    # It was looked for, and there is no ConfigMap.
-    job_file_missing: bool = False
+    # job.json, the resolved job of all attempts. None: it was not read yet. Empty: there is no ConfigMap.
+    job_text: str | None = None
     refusal: Refusal | None = None
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False

@@ -191,7 +191,7 @@ def create_children(  # noqa: PLR0911 - a row of cases
     if isinstance(job, Plan):
         return job
     again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
-    if job_digest(snapshot.lookups.job_text) != status.job_digest:
+    if job_digest(snapshot.lookups.job_text or "") != status.job_digest:
         # The operator was stopped before it created the ConfigMap, or somebody deleted that or edited the status.
         text = snapshot.lookups.job_text or job.to_json()
         frozen = {**conditions.resolved_fields(again_as), "job_digest": job_digest(text)}
@@ -281,7 +281,7 @@ def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
     """
     if snapshot.lookups.job_text:
         return ResolvedJob.read(snapshot.lookups.job_text)
-    if not snapshot.lookups.job_file_missing:
+    if snapshot.lookups.job_text is None:
         return Plan(actions=(ReadJobFile(),))
     if snapshot.job is None:
         return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))

@@ -136,7 +136,7 @@ def test_a_config_map_that_a_quota_refuses(bench: Bench) -> None:
 def test_somebody_elses_config_map_is_no_job_file(bench: Bench) -> None:
     bench.api.put(CONFIG_MAPS, config_map(Owner("team", "flowers", "earlier", "2026-11-23T09:00:00Z"), bench.text))
     assert bench.apply(actions=(ReadJobFile(),))
-    assert (bench.lookups.job_text, bench.lookups.job_file_missing) == ("", True)
+    assert bench.lookups.job_text == ""
 
 
 def test_an_attempt_with_an_image_and_a_machine_of_its_own_mounts_the_same_job(bench: Bench) -> None:

@@ -37,7 +37,7 @@ def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
     plan = Plan(status=STARTED, job_text=bench.text, event_records=(EventRecord("Started", ""),))
     assert bench.applier.apply(plan, seen)
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), ("get", "mptrainingjobs", "flowers")]
-    assert (bench.said, bench.counted, bench.lookups.job_text) == ([], [], "")
+    assert (bench.said, bench.counted, bench.lookups.job_text) == ([], [], None)
     assert bench.snapshot.status == JobStatus(phase=Phase.SUSPENDED)
 
 

@@ -90,7 +90,7 @@ class SimulatedJob:
         if found.job_text:
             assert job_digest(found.job_text) == self.status.job_digest
             assert not any(isinstance(action, StartAttempt) for action in found.actions), "created with its intent"
-            self.learn(job_text=found.job_text, job_file_missing=False, refusal=None)
+            self.learn(job_text=found.job_text, refusal=None)
         for action in found.actions[:stop_after]:
             self.act(action)
         return self.reconcile(stop_after=stop_after) if found.job_text and stop_after != 0 else found
@@ -109,16 +109,16 @@ class SimulatedJob:
     def act(self, action: Action) -> None:
         match action:
             case StartAttempt(number):
-                text = self.lookups.job_text
+                text = self.lookups.job_text or ""
                 assert number == self.status.current_attempt, "created before its intent"
                 assert job_digest(text) == self.status.job_digest
                 assert self.file in ("", text), "another job than that of the ConfigMap"
                 self.file = text
-            case JoinQueue():
+            case JoinQueue(start):
                 assert self.place is None
-                uid, size = f"place-{next(self.numbers)}", action.attempt_job.processes
+                uid, size = f"place-{next(self.numbers)}", start.attempt_job.processes
                 place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.time, Placement("{}"), suspended=True)
-                self.place = replace(place, machine=action.machine, parallelism=size)
+                self.place = replace(place, machine=start.machine, parallelism=size)
             case LeaveQueue(_, uid):
                 assert self.place is not None
                 assert self.place.uid == uid
@@ -129,7 +129,7 @@ class SimulatedJob:
             case AllowPeers():
                 self.learn(peers_allowed=True)
             case ReadJobFile():
-                self.learn(job_text=self.file, job_file_missing=not self.file)
+                self.learn(job_text=self.file)
             case ReadNode(node):
                 self.learn(unready_nodes={node: node in self.lost_nodes})
             case ReadEvents(about):

@@ -72,7 +72,7 @@ class AdmissionSimulation:
         found = plan(seen.snapshot, self.now)
         if found.actions == (ReadJobFile(),):
             # No child exists here: the job is resolved again.
-            self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_file_missing=True)
+            self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_text="")
             return self.look(name)
         if found.status is not None:
             self.put(name, found.status)

@@ -69,6 +69,7 @@ STATUS: dict[str, Any] = {
     "resolved": [each.to_document() for each in decisions(resolve(parsed(SPEC), CLUSTER))],
     "observedGeneration": 1,
 }
+RESOLVED = {key: value for key, value in STATUS.items() if key != "observedGeneration"}
 _CONDITION = re.compile(r"(True|False|Unknown) (\S+) (T\+\d+)(?: gen (\d+))?: (.*)", re.DOTALL)
 
 
@@ -234,11 +235,11 @@ def changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
     old, new = unstamped(before.to_document()), unstamped(after.to_document())
     for document in (old, new):
         document["conditions"] = {each["type"]: condition_line(each) for each in document.get("conditions", ())}
-        if "resolved" in document:
-            document["resolved"] = {
-                each["decision"]: f"{each['value']}: {each['reason']}" for each in document["resolved"]
-            }
     found = {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
+    if all(found.get(key) == value for key, value in RESOLVED.items()):
+        found = {"like": "resolved", **{key: value for key, value in found.items() if key not in RESOLVED}}
+    if found.get("resolved"):
+        found["resolved"] = {each["decision"]: f"{each['value']}: {each['reason']}" for each in found["resolved"]}
     if "conditions" in found:
         types = {**old["conditions"], **new["conditions"]}
         changed = {type: new["conditions"].get(type, "gone") for type in types}

@@ -155,7 +155,7 @@ def joined(**spec: Any) -> SeenBatchJob:
     """Return the place of a job with that spec, as its queue admitted it."""
     (join,) = plan(snapshot(spec=spec), NOW).actions
     assert isinstance(join, JoinQueue)
-    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.attempt_job.processes)
+    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.start.attempt_job.processes)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_the_queue_does_not_admit_may_change(edited: dict[str, Any]) -> Non
 def test_a_job_that_started_keeps_a_place_of_another_version_of_the_operator() -> None:
     failed = conditions.with_attempt_ended(RUNNING, outcomes.PREEMPTED, "", NOW)
     place = dataclasses.replace(ADMITTED, queue_digest="of another version", active=2, started=NOW)
-    seen = snapshot(status=failed, queue_job=place, lookups=Lookups(job_file_missing=True))
+    seen = snapshot(status=failed, queue_job=place, lookups=Lookups(job_text=""))
     found = plan_of_children(seen, NOW + 60)
     assert [type(each) for each in found.actions] == [StartAttempt]
 
@@ -230,7 +230,7 @@ def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
     pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
     preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
     place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
-    frozen = Lookups(job_file_missing=True, peers_allowed=True)
+    frozen = Lookups(job_text="", peers_allowed=True)
     parts = {"spec": spec, "queue_job": place, "lookups": frozen}
     started = plan(snapshot(status=preempted, **parts), again).status
     second = dataclasses.replace(FIRST, name="flowers-2", uid="job-2", attempt=2, created=again, active=2, ready=0)
@@ -261,7 +261,7 @@ def test_an_elastic_attempt_whose_job_is_missing_is_no_larger_than_its_new_admis
     spec = {"nodes": None, "elastic": {"min": 1, "max": 4}}
     attempts = [Attempt(number=1, start_time="2026-01-01T00:00:00Z", workers=4)]
     status = JobStatus(current_attempt=1, attempts=attempts, workers=4, phase=Phase.PENDING)
-    lookups = Lookups(job_file_missing=True)
+    lookups = Lookups(job_text="")
     found = plan_of_children(snapshot(spec=spec, status=status, queue_job=ADMITTED, lookups=lookups), NOW + 1)
     (start,) = [each for each in found.actions if isinstance(each, StartAttempt)]
     assert start.nodes == 2

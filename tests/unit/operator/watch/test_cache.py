@@ -164,22 +164,21 @@ def test_a_job_is_removed_with_its_objects(cache: Cache) -> None:
 
 
 def test_findings_are_kept_and_some_expire(cache: Cache, clock: Clock) -> None:
-    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "job-1", job_text="")
     cache.put_job(parse.job(raw_job()))
-    assert not cache.update_lookups(KEY, "another", job_file_missing=True)
-    assert cache.update_lookups(KEY, "job-1", job_file_missing=True)
-    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "another", job_text="")
+    assert cache.update_lookups(KEY, "job-1", job_text="")
+    assert not cache.update_lookups(KEY, "job-1", job_text="")
     refusal = Refusal("Job flowers-1", "exceeded quota", 5.0)
     assert cache.update_lookups(KEY, "job-1", refusal=refusal)
     clock.now += LOOKUP_SECONDS / 2
     assert cache.update_node(KEY, "job-1", "node-1", True)
     assert cache.update_node(KEY, "job-1", "node-2", False)
     found = look(cache).lookups
-    assert (found.job_file_missing, found.refusal) == (True, refusal)
+    assert (found.job_text, found.refusal) == ("", refusal)
     assert dict(found.unready_nodes) == {"node-1": True, "node-2": False}
     clock.now += LOOKUP_SECONDS / 2
     found = look(cache).lookups
-    assert not found.job_file_missing
     assert set(found.unready_nodes) == {"node-1", "node-2"}
     clock.now += LOOKUP_SECONDS / 2
     found = look(cache).lookups
