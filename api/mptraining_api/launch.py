@@ -17,6 +17,8 @@ from mptraining_api.resolved_job import ResolvedJob
 
 INDEX = "JOB_COMPLETION_INDEX"
 JOB_FILE = "MPTRAINING_JOB_FILE"
+# The SHA-256 of the job file, which a worker checks; absent in a local run.
+JOB_DIGEST = "MPTRAINING_JOB_DIGEST"
 HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
 # The machine and the number of workers of the attempt, as for `resolve.attempt.for_attempt`. Absent: the first choice,

@@ -220,7 +220,7 @@ class Applier:
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         owner, checkpoint = snapshot.owner, snapshot.job.spec.checkpoint if snapshot.job else None
-        settings, attempt = self._pod_settings(owner), action.attempt_job
+        settings, attempt, text = self._pod_settings(owner), action.attempt_job, snapshot.lookups.job_text or ""
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
         if action.job.nodes_range is None:
@@ -237,13 +237,14 @@ class Applier:
             action.job.model_copy(update={"image": action.image}) if action.image else action.job,
             attempt=action.number,
             settings=settings,
+            digest=job_objects.job_digest(text),
             max_to_keep=(checkpoint and checkpoint.max_to_keep) or MAX_TO_KEEP,
             gang=gang,
             machine=action.machine,
             nodes=action.nodes,
             admitted=admitted(snapshot),
         )
-        keep_job_file(self._cluster, owner, snapshot.lookups.job_text or "")
+        keep_job_file(self._cluster, owner, text)
         self._ensure_shared(snapshot.key.namespace)
         if attempt.placement.device_class is not None:
             devices = attempt.accelerator.count_per_node

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, Launch, launch
+from mptraining_api.launch import JOB_DIGEST, MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, Launch, launch
 from mptraining_api.pods.fields import InitContainer, PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.attempt import for_attempt
@@ -81,6 +81,7 @@ def indexed_job(
     *,
     attempt: int,
     settings: PodSettings,
+    digest: str = "",
     max_to_keep: int | None = None,
     gang: Gang | None = None,
     machine: int = 0,
@@ -89,8 +90,8 @@ def indexed_job(
 ) -> dict[str, Any]:
     """Build the Job of one attempt from the frozen job, and from nothing else of the spec but `max_to_keep`.
 
-    `max_to_keep` is the current number of checkpoints, by default that of the frozen job. `machine` and `nodes` are
-    those of the attempt, as for `resolve.attempt.for_attempt`.
+    `digest` is that of job.json, and `max_to_keep` the current number of checkpoints, by default that of the frozen
+    job. `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
@@ -99,7 +100,7 @@ def indexed_job(
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     job = for_attempt(job, machine=machine, nodes=nodes)
-    pods = _Pods(owner, job, max_to_keep, settings, attempt, machine, nodes, gang)
+    pods = _Pods(owner, job, digest, max_to_keep, settings, attempt, machine, nodes, gang)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -139,6 +140,7 @@ class _Pods:
 
     owner: Owner
     job: ResolvedJob
+    digest: str
     max_to_keep: int | None
     settings: PodSettings
     attempt: int
@@ -257,7 +259,7 @@ class _Pods:
         return [*([own] if self.job.processes > 1 and not taken else []), *theirs]
 
     def _launch(self) -> Launch:
-        """Return the launch, with the variables of fields that were changed since the job was frozen."""
+        """Return the launch, with the digest of the job file and a field that was changed since the job was frozen."""
         owner, job = self.owner, self.job
         launched = launch(
             job,
@@ -269,8 +271,10 @@ class _Pods:
             job_uid=owner.uid,
             job_created=owner.created,
         )
-        changed = {} if self.max_to_keep in (None, job.checkpoint.max_to_keep) else {MAX_TO_KEEP: str(self.max_to_keep)}
-        return launched.model_copy(update={"environment": launched.environment | changed})
+        more = {JOB_DIGEST: self.digest} if self.digest else {}
+        if self.max_to_keep not in (None, job.checkpoint.max_to_keep):
+            more[MAX_TO_KEEP] = str(self.max_to_keep)
+        return launched.model_copy(update={"environment": launched.environment | more})
 
     def _containers(self) -> dict[str, Any]:
         owner, job, written, settings = self.owner, self.job, self.written, self.settings
