@@ -44,8 +44,8 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _COLUMNS = (
     ("Phase", "string", ".status.phase", "Summary in one word."),
     ("Accelerator", "string", ".spec.accelerator.type", "Accelerator type in the spec."),
-    ("Strategy", "string", ".status.strategy", "The tf.distribute strategy."),
-    ("Precision", "string", ".status.precision", "The precision policy."),
+    ("Strategy", "string", '.status.resolved[?(@.decision=="strategy")].value', "The tf.distribute strategy."),
+    ("Precision", "string", '.status.resolved[?(@.decision=="precision")].value', "The precision policy."),
     ("Progress %", "integer", ".status.progress.percentComplete", "Of all steps."),
     ("Attempt", "integer", ".status.currentAttempt", "Number of the attempt, from 1; only with -o wide."),
     (

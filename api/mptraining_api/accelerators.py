@@ -19,6 +19,7 @@ from mptraining_api.problems import InvalidSpec
 TYPE = "spec.accelerator.type"
 TOPOLOGY = "spec.accelerator.topology"
 COUNT = "spec.accelerator.countPerNode"
+PROVISIONING = "spec.accelerator.provisioning"
 PARTITION = "spec.accelerator.partition"
 PROVISIONING = "spec.accelerator.provisioning"
 

@@ -17,6 +17,8 @@ from mptraining_api.resolved_job import ResolvedJob
 
 INDEX = "JOB_COMPLETION_INDEX"
 JOB_FILE = "MPTRAINING_JOB_FILE"
+# The SHA-256 of the job file, which a worker checks; absent in a local run.
+JOB_DIGEST = "MPTRAINING_JOB_DIGEST"
 HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
 # The machine and the number of workers of the attempt, as for `resolve.attempt.for_attempt`. Absent: the first choice,
@@ -128,10 +130,9 @@ def with_current_fields(job: ResolvedJob, environment: Mapping[str, str]) -> Res
     """Return the job as a worker uses it and writes it to the run folder. Raises InvalidSpec.
 
     With the fields that were changed after its first attempt; without the pod template, which is the operator's and may
-    have private values.
+    have private values, and without the scheduling.
     """
-    if job.runtime is not None:
-        job = job.model_copy(update={"runtime": job.runtime.model_copy(update={"pod_template": None})})
+    job = job.model_copy(update={"pod_template": None, "scheduling": None})
     kept = environment.get(MAX_TO_KEEP)
     if kept is None:
         return job

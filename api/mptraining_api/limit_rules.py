@@ -27,11 +27,10 @@ def check_limits(
 
     The nodes are those of the resolved job. The operator's own default images are always allowed.
     """
-    namespace, runtime = job.metadata.namespace, resolved.runtime
+    namespace, template = job.metadata.namespace, resolved.pod_template
     if operator_namespace and namespace == operator_namespace:
         found = f"{namespace!r} is the operator's own, with its account and its certificate"
         raise OutsideLimits("metadata.namespace", found, next_step="Make the job in another namespace.")
-    template = runtime.pod_template if runtime else job.spec.pod_template
     account = template.service_account_name if template else None
     # An account of that name in another namespace is not this operator's, but most likely that of another operator.
     if operator_account and account == operator_account:
@@ -39,8 +38,8 @@ def check_limits(
         where = "spec.podTemplate.serviceAccountName"
         raise OutsideLimits(where, f"{account!r} is the operator's own name", next_step=step)
     _check(job, resolved, limits, "limits")
-    if runtime_limits is not None and runtime is not None:
-        _check(job, resolved, runtime_limits, f"runtimes.{runtime.name}.limits")
+    if runtime_limits is not None and resolved.runtime is not None:
+        _check(job, resolved, runtime_limits, f"runtimes.{resolved.runtime}.limits")
 
 
 def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: RuntimeLimits, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import ExportFormat, Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Feature, KerasObject, Program, Source
+from mptraining_api.spec import Feature, KerasObject, Program, Scheduling, Source
 
 VERSION = 1
 
@@ -137,14 +137,6 @@ class ResolvedExport(Model):
     monitor: str | None
 
 
-class ResolvedRuntime(Model):
-    """The runtime that the first attempt had: later changes of the operator's settings do not change the job."""
-
-    name: str
-    # The job's pod template with what the runtime adds.
-    pod_template: PodTemplate | None
-
-
 class ProfileSteps(Model):
     first_step: int
     last_step: int
@@ -205,8 +197,11 @@ class ResolvedJob(Model):
     output: str | None
     # Uid of the sweep whose trial the job belongs to.
     sweep: str | None = None
-    # None: no runtime, or in a local run.
-    runtime: ResolvedRuntime | None = None
+    # The name of the runtime. None: no runtime, or in a local run.
+    runtime: str | None = None
+    # What the pods depend on: the job's template with what its runtime adds, and its scheduling. None in a run folder.
+    pod_template: PodTemplate | None = None
+    scheduling: Scheduling | None = None
     # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
     # reads the job of one attempt, which has none.
     alternatives: tuple[ResolvedMachine, ...] = ()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from mptraining_api.model import Model, NonNegative, Word
+from mptraining_api.model import Model, NonNegative, Text, Uri, Word
 from mptraining_api.spec import GROUP
 
 Message = Annotated[str, StringConstraints(max_length=32768)]
@@ -117,6 +117,14 @@ def conditions_with(
     return [*found[:place], after, *found[place + 1 :]]
 
 
+class Decision(Model):
+    """One decision of the resolved job, as the current attempt runs it."""
+
+    decision: Literal["image", "machine", "strategy", "precision", "batchSize"] = Field(description="What is decided.")
+    value: Uri = Field(description="Such as MultiWorkerMirrored.")
+    reason: Text = Field(description="Why, as `mptj check` prints it.")
+
+
 class Attempt(Model):
     """One attempt: a gang of pods that train and end together."""
 
@@ -126,8 +134,6 @@ class Attempt(Model):
     machine: NonNegative | None = Field(
         None, description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none."
     )
-    accelerator: Word | None = Field(None, description="Type of its accelerators, of a job with alternatives.")
-    precision: Word | None = Field(None, description="Its precision policy, of a job with alternatives.")
     workers: NonNegative | None = Field(None, description="Number of its processes, of an elastic job.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")
@@ -188,17 +194,18 @@ class JobStatus(Model):
         description="As metav1.Condition.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    accelerator: Word | None = Field(None, description="Type of the accelerators of the current attempt.")
+    resolved: Annotated[list[Decision], Field(max_length=8)] | None = Field(
+        None,
+        description="The decisions of the resolved job, written before any pod exists.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["decision"]},
+    )
     waited_seconds: NonNegative | None = Field(
         None,
         description="How long earlier attempts have waited for machines, counted against pendingTimeoutSeconds; absent "
         "once the job has run.",
     )
-    strategy: Word | None = Field(None, description="The selected tf.distribute strategy.")
-    precision: Word | None = Field(None, description="The selected precision policy.")
     workers: NonNegative | None = Field(None, description="Number of processes, one per pod.")
     replicas_in_sync: NonNegative | None = Field(None, description="Replicas that share each step.")
-    global_batch_size: NonNegative | None = Field(None, description="Examples per step over all replicas.")
     current_attempt: NonNegative | None = Field(None, description="The current or the next attempt.")
     application_failures: NonNegative | None = Field(None, description="Counted against backoffLimit.")
     infrastructure_restarts: NonNegative | None = Field(None, description="Counted against infrastructureRetries.")
@@ -208,13 +215,15 @@ class JobStatus(Model):
     )
     progress: Progress | None = Field(None, description="Progress of training.")
 
+    def resolved_value(self, decision: str) -> str | None:
+        """Return the value of that decision; None if the job has none."""
+        return next((each.value for each in self.resolved or () if each.decision == decision), None)
+
 
 # Labels of every child of a job: name and uid of the job, number of the attempt.
 JOB = f"{GROUP}/job"
 JOB_UID = f"{GROUP}/job-uid"
 ATTEMPT = f"{GROUP}/attempt"
-# The annotation of the pods with the job's resolved job, which is their job.json.
-RESOLVED_JOB = f"{GROUP}/resolved-job"
 # The label that Kubernetes sets on the pods of an Indexed Job.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -224,5 +233,5 @@ SOURCE_CONTAINER = "source"
 
 
 def config_map_name(job: str) -> str:
-    """Return the name of the immutable ConfigMap with `job.json` for all attempts."""
+    """Return the name of the immutable ConfigMap with job.json, which the pods of all attempts mount."""
     return f"{job}-job"

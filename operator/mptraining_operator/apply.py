@@ -14,7 +14,6 @@ from typing import Any
 
 from mptraining_api.kubernetes_api import (
     BATCH_JOBS,
-    CONFIG_MAPS,
     JOBS,
     NODES,
     PODS,
@@ -24,8 +23,8 @@ from mptraining_api.kubernetes_api import (
     Resource,
 )
 from mptraining_api.model import Model
-from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import Problem
+from mptraining_api.resolve.defaults import MAX_TO_KEEP
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import JobStatus
@@ -33,13 +32,10 @@ from mptraining_operator import place_in_queue
 from mptraining_operator.children import (
     NamespaceDeleted,
     NotCreated,
-    check_frozen_job,
     create_child,
-    frozen_text,
-    keep_frozen_job,
-    read_frozen_job,
+    keep_job_file,
+    read_job_file,
     rejection,
-    with_digest,
 )
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.namespace_objects import NamespaceObjects
@@ -67,8 +63,8 @@ from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapsh
 from mptraining_operator.resources import job_objects, names
 from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
-from mptraining_operator.resources.job_objects import JOB_FILE, Owner
+from mptraining_operator.resources.indexed_job import indexed_job
+from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.pod_groups import (
     VOLCANO_QUEUE,
     GangNotServed,
@@ -124,15 +120,16 @@ class Applier:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
         snapshot = seen.snapshot
         if plan.status is not None:
-            status = with_digest(plan.status, plan.actions, snapshot)
-            changes = status_changes(snapshot.status or JobStatus(), status)
+            changes = status_changes(snapshot.status or JobStatus(), plan.status)
             if changes and not self._write_status(snapshot, seen.version, changes):
                 return True
-            snapshot = dataclasses.replace(snapshot, status=status)
+            snapshot = dataclasses.replace(snapshot, status=plan.status)
+        if plan.job_text:
+            self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=plan.job_text, refusal=None)
         self._written(plan)
         for record in plan.event_records:
             self._emit(record, plan, snapshot)
-        changed = False
+        changed = bool(plan.job_text)
         for action in plan.actions:
             outdated = self._execute(action, snapshot)
             changed = changed or outdated
@@ -181,7 +178,6 @@ class Applier:
                     return False
                 return self._creating(f"Job {seen.name}", snapshot, lambda: self._create_pod_group(seen, snapshot))
             case EndAttempt():
-                keep_frozen_job(self._cluster, snapshot, action.batch_job)
                 # Foreground: the Job exists until its pods are deleted.
                 return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Foreground")
             case ForgetAttempt():
@@ -223,16 +219,13 @@ class Applier:
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
-        if snapshot.job is None:
-            return False
-        owner = snapshot.owner
-        text = frozen_text(action, snapshot)
-        settings, attempt = self._pod_settings(owner), action.attempt_job
+        owner, checkpoint = snapshot.owner, snapshot.job.spec.checkpoint if snapshot.job else None
+        settings, attempt, text = self._pod_settings(owner), action.attempt_job, snapshot.lookups.job_text or ""
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
         if action.job.nodes_range is None:
             gang = choose(
-                snapshot.job.spec.scheduling or Scheduling(),
+                action.job.scheduling or Scheduling(),
                 attempt.processes,
                 coscheduling=settings.coscheduling,
                 volcano=settings.volcano,
@@ -242,17 +235,16 @@ class Applier:
         job = indexed_job(
             owner,
             action.job.model_copy(update={"image": action.image}) if action.image else action.job,
-            snapshot.job.spec,
             attempt=action.number,
             settings=settings,
-            text=text,
+            digest=job_objects.job_digest(text),
+            max_to_keep=(checkpoint and checkpoint.max_to_keep) or MAX_TO_KEEP,
             gang=gang,
             machine=action.machine,
             nodes=action.nodes,
             admitted=admitted(snapshot),
         )
-        if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
-            return True
+        keep_job_file(self._cluster, owner, text)
         self._ensure_shared(snapshot.key.namespace)
         if attempt.placement.device_class is not None:
             devices = attempt.accelerator.count_per_node
@@ -260,15 +252,9 @@ class Applier:
             create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
         # An attempt after the first has fields with which the job has run.
         created = create_child(self._cluster, BATCH_JOBS, owner, job, strict=action.number == 1)
-        stored = job_objects.job_text(created)
-        if stored is not None and stored != text:
-            # Another process created it, before an upgrade or with other settings.
-            check_frozen_job(stored, f"Job {job['metadata']['name']}", snapshot)
-            text = stored
         batch_job = self._put_batch_job(snapshot.key, created)
         self._started(snapshot, batch_job)
-        known = {"job_text": text, "refusal": None, "job_file_missing": False}
-        self._cache.update_lookups(snapshot.key, snapshot.uid, **known)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return bool(batch_job.gang) and self._create_pod_group(batch_job, snapshot)
 
     def _serves(self, api: PodGroupApi) -> bool:
@@ -281,16 +267,13 @@ class Applier:
 
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
         """Create the PodGroup of an Indexed Job."""
-        if snapshot.job is None:
-            return False
         api = by_api_version(seen.gang)
         if api is None:
             raise GangNotServed(f"{seen.gang} of Job {seen.name} is not known to this version of the operator")
-        spec, text = snapshot.job.spec, snapshot.lookups.job_text
-        if text:
-            spec = with_frozen_template(spec, ResolvedJob.read(text))
-        owner = snapshot.owner
-        scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
+        owner, text = snapshot.owner, snapshot.lookups.job_text or read_job_file(self._cluster, snapshot)
+        job = ResolvedJob.read(text) if text else None
+        scheduling = (job and job.scheduling) or Scheduling()
+        annotations = job.pod_template.annotations if job and job.pod_template else None
         body = pod_group(
             owner,
             api,
@@ -324,14 +307,11 @@ class Applier:
 
     def _start_probe(self, action: StartProbe, snapshot: Snapshot) -> None:
         """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
-        if snapshot.job is None:
-            return
         owner = snapshot.owner
         try:
             probe = capacity_probe(
                 owner,
                 action.job,
-                snapshot.job.spec,
                 machine=action.machine,
                 pods=action.pods,
                 settings=self._pod_settings(owner),
@@ -359,26 +339,9 @@ class Applier:
             raise
         self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
 
-    def _config_map(self, owner: Owner, text: str, snapshot: Snapshot) -> bool:
-        """Create the ConfigMap of a job that is too large for a template; return whether it has another frozen job.
-
-        The cache then stores that job. Raises NotCreated, NamespaceDeleted, ApiProblem.
-        """
-        known = snapshot.lookups.job_text == text
-        body = job_objects.config_map(owner, text)
-        stored = create_child(self._cluster, CONFIG_MAPS, owner, body, known=known).get("data", {}).get(JOB_FILE)
-        if stored is None or stored == text:
-            return False
-        check_frozen_job(stored, f"ConfigMap {body['metadata']['name']}", snapshot, planned=text)
-        self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=stored)
-        return True
-
     def _read_job_file(self, snapshot: Snapshot) -> None:
-        text = read_frozen_job(self._cluster, snapshot)
-        if text is None:
-            self._cache.update_lookups(snapshot.key, snapshot.uid, job_file_missing=True)
-        else:
-            self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text, job_file_missing=False)
+        text = read_job_file(self._cluster, snapshot)
+        self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text or "")
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         found = self._cluster.get_if_exists(NODES, None, node)

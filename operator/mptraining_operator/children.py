@@ -1,31 +1,25 @@
-"""Creation of a job's children, which may exist already, and the resolved job that all attempts share.
+"""Creation of a job's children, which may exist already, and the ConfigMap of the resolved job of all attempts.
 
-Attempt 1 freezes the resolved job, so that neither an upgrade nor other settings change a job that has started. The
-pod template of each Indexed Job has it; a ConfigMap keeps it when the last of them is deleted before the job has ended,
-as by a suspension, and for a job that is too large for a template.
+The status has the digest of the resolved job, so that neither an edit, an upgrade nor other settings change a job that
+has started.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import CONFIG_MAPS, ApiProblem, Raw, Resource
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
-from mptraining_api.status import JobStatus, config_map_name
+from mptraining_api.status import config_map_name
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_operator.cluster import Cluster
-from mptraining_operator.plan.actions import Action, StartAttempt
-from mptraining_operator.plan.conditions import is_true
 from mptraining_operator.plan.snapshot import Snapshot
 from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.job_objects import JOB_FILE, Owner, job_digest
-
-_log = logging.getLogger(__name__)
 
 Kind = Literal["NameTaken", "Refused", "Invalid", "NoQueue"]
 
@@ -58,10 +52,9 @@ def create_child(
     owner: Owner,
     body: Mapping[str, Any],
     *,
-    known: bool = False,
     strict: bool = False,
 ) -> Raw:
-    """Create a child and return it as stored, also if it existed; empty if it existed and is `known` to be the job's.
+    """Create a child and return it as stored, also if it existed.
 
     `strict`: the API server refuses unknown fields, as a misspelt one of podTemplate, instead of dropping them.
 
@@ -72,8 +65,6 @@ def create_child(
     try:
         return cluster.create(resource, owner.namespace, body, **(_STRICT if strict else {}))
     except ApiProblem as problem:
-        if problem.status == 409 and known:
-            return {}
         if problem.status in (403, 409) and not problem.namespace_terminating:
             # An exhausted quota may return 403 for an object that exists.
             found = _existing(cluster, resource, owner, name, child)
@@ -135,80 +126,40 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
     raise NotCreated("NameTaken", child, f"it exists already, {by}")
 
 
-def frozen_text(action: StartAttempt, snapshot: Snapshot) -> str:
-    """Return the text of the resolved job that the attempt runs: as it was frozen, else of the planned job."""
-    frozen = snapshot.lookups.job_text
-    return frozen if frozen and ResolvedJob.read(frozen) == action.job else action.job.to_json()
+def keep_job_file(cluster: Cluster, owner: Owner, text: str) -> None:
+    """Create the ConfigMap of the resolved job, unless it exists with that text.
 
-
-def with_digest(status: JobStatus, actions: Iterable[Action], snapshot: Snapshot) -> JobStatus:
-    """Return the status with the digest of the resolved job that StartAttempt is about to freeze, or has frozen."""
-    for action in actions:
-        if isinstance(action, StartAttempt):
-            return status.model_copy(update={"job_digest": job_digest(frozen_text(action, snapshot))})
-    return status
-
-
-def check_frozen_job(text: str, where: str, snapshot: Snapshot, planned: str = "") -> None:
-    """Check the text of a resolved job that was read from the cluster. Raises NotCreated.
-
-    This version must be able to read it, and its digest must be that of the status. Before the first status it must be
-    that of the Indexed Job, else of the `planned` text: a user who may create ConfigMaps could choose the job.
-    Jobs of versions before 0.1 have no digest.
+    A user who may create ConfigMaps could otherwise choose the job. Raises NotCreated, NamespaceDeleted, ApiProblem.
     """
+    body = job_objects.config_map(owner, text)
+    stored = create_child(cluster, CONFIG_MAPS, owner, body)
+    _check_digest(str(stored.get("data", {}).get(JOB_FILE)), job_digest(text), body["metadata"]["name"])
+
+
+def read_job_file(cluster: Cluster, snapshot: Snapshot) -> str | None:
+    """Return the text of the job's resolved job, of the digest in its status; None without a ConfigMap.
+
+    Raises NotCreated for another text, and for one that this version cannot read, and ApiProblem.
+    """
+    name = config_map_name(snapshot.key.name)
+    found = cluster.get_if_exists(CONFIG_MAPS, snapshot.key.namespace, name) or {}
+    references = found.get("metadata", {}).get("ownerReferences", ())
+    text: str | None = found.get("data", {}).get(JOB_FILE)
+    if text is None or snapshot.uid not in [each.get("uid") for each in references]:
+        return None
     expected = snapshot.status.job_digest if snapshot.status else None
-    if expected is None and not (snapshot.status and snapshot.status.current_attempt):
-        found = next((each.job_digest for each in snapshot.batch_jobs if each.job_digest), None)
-        expected = found or (job_digest(planned) if planned else None)
-    if expected is not None and job_digest(text) != expected:
-        message = (
-            f"{JOB_FILE} does not match status.jobDigest. Delete the {where.split(maxsplit=1)[0]}: it is created again."
-        )
-        raise NotCreated("NameTaken", where, message)
+    # A status that was edited may have none.
+    if expected is not None:
+        _check_digest(text, expected, name)
     try:
         ResolvedJob.read(text)
     except ValidationError as error:
         message = f"{JOB_FILE} was written by another version of the operator: {error.errors()[0]['msg']}"
-        raise NotCreated("Refused", where, message) from None
+        raise NotCreated("Refused", f"ConfigMap {name}", message) from None
+    return text
 
 
-def read_frozen_job(cluster: Cluster, snapshot: Snapshot) -> str | None:
-    """Return the text of the job's frozen resolved job, from its newest Indexed Job or its ConfigMap; None if lost.
-
-    Raises NotCreated as `check_frozen_job`, and ApiProblem.
-    """
-    namespace = snapshot.key.namespace
-    for batch_job in reversed(snapshot.batch_jobs):
-        found = cluster.get_if_exists(BATCH_JOBS, namespace, batch_job.name) or {}
-        text = job_objects.job_text(found)
-        if text is not None and found["metadata"]["uid"] == batch_job.uid:
-            check_frozen_job(text, f"Job {batch_job.name}", snapshot)
-            return text
-    name = config_map_name(snapshot.key.name)
-    found = cluster.get_if_exists(CONFIG_MAPS, namespace, name) or {}
-    references = found.get("metadata", {}).get("ownerReferences", ())
-    stored: str | None = found.get("data", {}).get(JOB_FILE)
-    if stored is None or snapshot.uid not in [each.get("uid") for each in references]:
-        return None
-    check_frozen_job(stored, f"ConfigMap {name}", snapshot)
-    return stored
-
-
-def keep_frozen_job(cluster: Cluster, snapshot: Snapshot, ending: str) -> None:
-    """Write the frozen job to a ConfigMap if the Job `ending`, about to be deleted, is the last that has it.
-
-    A job that has ended needs it no more. Raises ApiProblem.
-    """
-    others = [each for each in snapshot.batch_jobs if each.name != ending and not each.deleting]
-    if others or (snapshot.status is not None and is_true(snapshot.status, "Finished")):
-        return
-    owner = snapshot.owner
-    try:
-        text = snapshot.lookups.job_text or read_frozen_job(cluster, snapshot)
-        if text:
-            create_child(cluster, CONFIG_MAPS, owner, job_objects.config_map(owner, text))
-    except NotCreated as no:
-        # The job must release its machines all the same; it is resolved again if the operator restarts until then.
-        _log.warning("the resolved job is not kept: %s", no, extra={"job": str(snapshot.key)})
-    except NamespaceDeleted:
-        return
+def _check_digest(text: str, expected: str, config_map: str) -> None:
+    if job_digest(text) != expected:
+        message = f"{JOB_FILE} does not match status.jobDigest. Delete the ConfigMap: it is created again."
+        raise NotCreated("NameTaken", f"ConfigMap {config_map}", message)

@@ -8,7 +8,7 @@ from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, ApiProblem, 
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import format_time, truncated
-from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
+from mptraining_operator.children import NotCreated, create_child
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.actions import JoinQueue, ReportToQueue
 from mptraining_operator.plan.snapshot import Snapshot
@@ -22,20 +22,16 @@ def create_place(cluster: Cluster, snapshot: Snapshot, action: JoinQueue, settin
 
     Raises NotCreated, NamespaceDeleted, Problem for a job of which no pod can be built, and ApiProblem.
     """
-    if snapshot.job is None:
-        raise NamespaceDeleted
-    owner, spec = snapshot.owner, snapshot.job.spec
-    attempt = indexed_job(
-        owner, action.job, spec, attempt=1, settings=settings, machine=action.machine, nodes=action.nodes
-    )
-    scheduling = spec.scheduling or Scheduling()
+    owner, start = snapshot.owner, action.start
+    attempt = indexed_job(owner, start.job, attempt=1, settings=settings, machine=start.machine, nodes=start.nodes)
+    scheduling = start.job.scheduling or Scheduling()
     _find_queue(cluster, owner.namespace, scheduling.queue_name or "")
     body = queue_job.queue_job(
         owner,
         attempt,
         scheduling,
-        machine=action.machine,
-        least_workers=possible_nodes(action.job)[0],
+        machine=start.machine,
+        least_workers=possible_nodes(start.job)[0],
         digest=action.digest,
     )
     started = snapshot.status is not None and snapshot.status.current_attempt

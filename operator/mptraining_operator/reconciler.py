@@ -18,7 +18,7 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.event_recorder import EventRecorder
 from mptraining_operator.metrics import Metrics, by_label
 from mptraining_operator.namespace_objects import NamespaceObjects
-from mptraining_operator.plan.actions import EventRecord, JoinQueue, Plan, StartAttempt
+from mptraining_operator.plan.actions import EventRecord, JoinQueue, Plan
 from mptraining_operator.plan.conditions import is_true
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, SeenBatchJob, Snapshot
@@ -145,11 +145,11 @@ class JobReconciler(Reconciler):
         return self._cache.versioned_snapshot(key, limits, self._reports_since)
 
     def _workers_taken(self, planned: Plan) -> int:
-        """Return the workers of the attempt that the plan starts or queues for, if they are limited; else 0."""
-        if self._limits.jobs.nodes_per_namespace is None:
+        """Return the workers of the attempt that the plan intends or queues for, if they are limited; else 0."""
+        takes = planned.job_text or any(isinstance(action, JoinQueue) for action in planned.actions)
+        if self._limits.jobs.nodes_per_namespace is None or planned.status is None or not takes:
             return 0
-        starts = [action for action in planned.actions if isinstance(action, StartAttempt | JoinQueue)]
-        return sum(start.attempt_job.processes for start in starts)
+        return planned.status.workers or 0
 
     def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
         """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""

@@ -12,8 +12,13 @@ from tests.testbed.nodes.pods import Pod
 def test_created_running_succeeded(ns: Any) -> None:
     ns.create("flowers")
     status = ns.running("flowers")
-    assert (status["strategy"], status["precision"], status["workers"]) == ("MultiWorkerMirrored", "float32", 2)
-    assert (status["replicasInSync"], status["globalBatchSize"]) == (2, 64)
+    resolved = {each["decision"]: each["value"] for each in status["resolved"]}
+    assert resolved == {
+        "image": "mptraining/trainer:test", "machine": "cpu x 1", "strategy": "MultiWorkerMirrored",
+        "precision": "float32", "batchSize": "64",
+    }  # fmt: skip
+    assert all(each["reason"] for each in status["resolved"])
+    assert (status["workers"], status["replicasInSync"]) == (2, 2)
     job = ns.get("flowers")
     batch_job = ns.child("batch/v1 jobs", "flowers-1")
     owner = batch_job["metadata"]["ownerReferences"][0]
@@ -24,9 +29,8 @@ def test_created_running_succeeded(ns: Any) -> None:
         for name in names:
             found = ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is not None)
             assert "ownerReferences" not in found["metadata"]
-    frozen = batch_job["spec"]["template"]["metadata"]["annotations"]["mptraining.dev/resolved-job"]
+    frozen = ns.child("configmaps", "flowers-job")["data"]["job.json"]
     assert ResolvedJob.read(frozen).strategy == "MultiWorkerMirrored"
-    assert ns.child("configmaps", "flowers-job") is None
 
     ns.end("flowers-1", Exit(0))
     status = ns.phase("flowers", "Succeeded")

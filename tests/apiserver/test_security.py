@@ -177,14 +177,13 @@ def test_no_user_writes_a_status(ns: Any, user: Rest) -> None:
 
 
 def frozen_text(ns: Any, name: str) -> str:
-    """Return the text of the job's frozen job, from the template of its newest Indexed Job."""
-    template = ns.batch_jobs(name)[-1]["spec"]["template"]
-    return str(template["metadata"]["annotations"]["mptraining.dev/resolved-job"])
+    """Return the text of the job's frozen job."""
+    return str(ns.child("configmaps", f"{name}-job")["data"]["job.json"])
 
 
 def test_a_replaced_frozen_job_is_not_trained(alone: Any) -> None:
     """A frozen job contains image, nodes and number of pods: a forged one would exceed every limit of the
-    administrator. The operator reads a ConfigMap only for a job that has lost its Indexed Jobs.
+    administrator. The operator reads the ConfigMap after a restart.
     """
     first = alone.operator()
     alone.create("kept", lambda pod: Run())
@@ -192,7 +191,7 @@ def test_a_replaced_frozen_job_is_not_trained(alone: Any) -> None:
     text = frozen_text(alone, "kept")
     alone.patch("kept", {"spec": {"runPolicy": {"suspend": True}}})
     alone.phase("kept", "Suspended")
-    kept = alone.wait(lambda: alone.child("configmaps", "kept-job"), lambda found: found)
+    kept = alone.child("configmaps", "kept-job")
     assert (kept["immutable"], kept["data"]) == (True, {"job.json": text})
     alone.wait(lambda: alone.batch_jobs("kept"), lambda jobs: not jobs)
     first.stop()
@@ -211,6 +210,29 @@ def test_a_replaced_frozen_job_is_not_trained(alone: Any) -> None:
     alone.running("kept", attempt=2)
     (batch,) = alone.batch_jobs("kept")
     assert batch["spec"]["template"]["spec"]["containers"][0]["image"] == "mptraining/trainer:test"
+
+
+def test_a_spec_that_is_edited_a_second_after_it_was_applied_changes_no_attempt(ns: Any, user: Rest) -> None:
+    """The spec is fixed before the first child exists."""
+    template = {"serviceAccountName": "default", "env": [{"name": "LEVEL", "value": "reviewed"}]}
+    ns.create("edited", lambda pod: Run(), podTemplate=template)
+    ns.wait(lambda: ns.batch_jobs("edited"), lambda jobs: jobs)
+    changes: tuple[dict[str, Any], ...] = (
+        {"podTemplate": {"serviceAccountName": "reviewed"}},
+        {"podTemplate": {"env": [{"name": "LEVEL", "value": "edited"}]}},
+        {"nodes": 1},
+    )
+    for change in changes:
+        with pytest.raises(Refused, match="after the job has started"):
+            user.patch(f"{ns.jobs}/edited", {"spec": change})
+    ns.running("edited")
+    ns.end("edited-1", Exit(75))
+    ns.running("edited", attempt=2)
+    first, second = ns.batch_jobs("edited")
+    for batch_job in (first, second):
+        pod = batch_job["spec"]["template"]["spec"]
+        assert (batch_job["spec"]["parallelism"], pod["serviceAccountName"]) == (2, "default")
+        assert {"name": "LEVEL", "value": "reviewed"} in pod["containers"][0]["env"]
 
 
 # The pods of others.
@@ -264,7 +286,8 @@ def test_no_secret_is_in_status_events_logs_or_the_frozen_job(restricted: Any) -
     }
     assert "discreet" in written["log"]
     for where, text in written.items():
-        assert plain not in text, where
+        # job.json has the pod template, as the MPTrainingJob and the pods do.
+        assert plain not in text or where == "job.json", where
         assert secret not in text, where
     account = f"system:serviceaccount:{SYSTEM}:{OPERATOR}"
     asked = restricted.control_plane.kubectl(

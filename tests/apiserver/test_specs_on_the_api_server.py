@@ -238,13 +238,14 @@ class TestKubectl:
     def test_columns_and_names(self, control_plane: ControlPlane, namespace: str) -> None:
         jobs = Jobs(control_plane, namespace)
         jobs.create(document())
-        running = {"phase": "Running", "strategy": "MirroredStrategy", "precision": "mixed_float16"}
-        jobs.status({**running, "progress": {"step": 1, "percentComplete": 42}})
+        values = {"strategy": "Mirrored", "precision": "mixed_float16"}
+        resolved = [{"decision": name, "value": value, "reason": "r"} for name, value in values.items()]
+        jobs.status({"phase": "Running", "resolved": resolved, "progress": {"step": 1, "percentComplete": 42}})
         control_plane.kubectl("delete", "all", "--all", "-n", namespace)
         for name in ("mptj", "mptrainingjobs", "mptrainingjob", "mptrainingjobs.mptraining.dev"):
             head, row = control_plane.kubectl("get", name, "-n", namespace).stdout.splitlines()
             assert head.split() == ["NAME", "PHASE", "ACCELERATOR", "STRATEGY", "PRECISION", "PROGRESS", "%", "AGE"]
-            expected = ["flowers", "Running", "nvidia-tesla-t4", "MirroredStrategy", "mixed_float16", "42"]
+            expected = ["flowers", "Running", "nvidia-tesla-t4", "Mirrored", "mixed_float16", "42"]
             assert row.split()[:6] == expected, "`delete all` deletes no job"
 
     def test_client_side_apply_takes_the_crd_and_a_job(self, control_plane: ControlPlane, namespace: str) -> None:

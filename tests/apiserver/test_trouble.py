@@ -96,7 +96,7 @@ def test_a_status_that_was_emptied_is_rebuilt(ns: Any) -> None:
 
 
 def test_a_job_of_a_megabyte_and_its_neighbours(ns: Any) -> None:
-    """It is too large for a pod template, and a ConfigMap holds one MiB: it trains, or is refused with a reason."""
+    """A ConfigMap holds one MiB: it trains, or is refused with a reason."""
     arguments = {f"key-{number}": "x" * 4000 for number in range(230)}
     program = {"function": {"entryPoint": "model:build", "arguments": arguments}}
     ns.create("huge", lambda pod: Exit(0), program=program)

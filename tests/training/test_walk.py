@@ -69,12 +69,11 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
     from mptraining_api.resolved_job import ResolvedJob
     from mptraining_api.status import JobStatus
-    from mptraining_operator.plan.actions import StartAttempt
     from mptraining_operator.plan.plan import plan
     from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
     from mptraining_operator.resources.environment import PodSettings
     from mptraining_operator.resources.indexed_job import indexed_job
-    from mptraining_operator.resources.job_objects import Owner, job_text
+    from mptraining_operator.resources.job_objects import Owner, config_map, job_digest
 
     # The user writes intent only.
     job = parsed_job(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))
@@ -100,17 +99,16 @@ def test_from_yaml_to_pods() -> None:
         limits=Limits(cluster=ClusterSettings(default_image="mptraining/trainer:walk")),
     )
     planned = plan(snapshot, now=60.0)
-    assert planned.status is None
-    (start,) = planned.actions
-    assert isinstance(start, StartAttempt)
-    assert start.job == resolved
+    assert planned.status is not None
+    assert (planned.status.current_attempt, planned.actions) == (1, ())
+    assert planned.status.job_digest == job_digest(planned.job_text)
+    assert ResolvedJob.read(planned.job_text) == resolved
 
-    # The object of the attempt: one Indexed Job, with the frozen job in its template.
+    # The objects of the attempt: the ConfigMap of the resolved job, and an Indexed Job whose pods mount it.
     owner = Owner("team", "shapes", "uid-1", "2026-11-23T10:00:00Z")
-    batch_job = indexed_job(owner, start.job, job.spec, attempt=1, settings=PodSettings())
-    text = job_text(batch_job)
-    assert text is not None
-    assert ResolvedJob.read(text) == start.job
+    mounted = config_map(owner, planned.job_text)["metadata"]["name"]
+    batch_job = indexed_job(owner, resolved, attempt=1, settings=PodSettings())
+    assert batch_job["spec"]["template"]["spec"]["volumes"][0]["configMap"] == {"name": mounted}
     assert batch_job["metadata"]["name"] == "shapes-1"
     assert (batch_job["spec"]["completions"], batch_job["spec"]["completionMode"]) == (1, "Indexed")
     (container,) = batch_job["spec"]["template"]["spec"]["containers"]

@@ -8,6 +8,7 @@ function that takes KerasTuner's HyperParameters.
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import signal
 import sys
@@ -206,7 +207,12 @@ def _job(environment: Mapping[str, str]) -> ResolvedJob:
     if path is None:
         raise InvalidSpec(launch.JOB_FILE, "not set", expected="the path of a resolved job", next_step="Use mptj run.")
     try:
-        return launch.attempt_job(ResolvedJob.read(Path(path).read_bytes()), environment)
+        text = Path(path).read_bytes()
+        digest = hashlib.sha256(text).hexdigest()
+        if environment.get(launch.JOB_DIGEST, digest) != digest:
+            step = "Somebody replaced the job's ConfigMap: delete the job and create it again."
+            raise InvalidSpec(path, "not the job that the operator decided", next_step=step)
+        return launch.attempt_job(ResolvedJob.read(text), environment)
     except OSError as error:
         raise InvalidSpec(path, error.strerror or str(error), expected="a resolved job") from None
     except ValueError as error:

@@ -5,7 +5,10 @@ The frozen job never changes and has every machine that the job may run on; each
 
 from __future__ import annotations
 
-from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine, Strategy
+from mptraining_api.accelerators import PROVISIONING, TYPE
+from mptraining_api.resolve.precision import POLICY
+from mptraining_api.resolved_job import Choice, ResolvedAccelerator, ResolvedJob, ResolvedMachine, Strategy
+from mptraining_api.status import Decision
 
 NODES = "spec.elastic"
 
@@ -27,6 +30,32 @@ def for_attempt(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None)
     if not job.alternatives and job.nodes_range is None:
         return job
     return job.model_copy(update={"alternatives": (), "nodes_range": None})
+
+
+def decisions(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> list[Decision]:
+    """Return the decisions about one attempt, as for `for_attempt`, each with its reason."""
+    attempt = for_attempt(job, machine=machine, nodes=nodes)
+    because = {choice.field: choice.because for choice in (*job.choices, *attempt.choices)}
+    alternative = f"spec.accelerator.alternatives[{machine - 1}]" if machine else None
+    resized = attempt.strategy != for_attempt(job, machine=machine).strategy
+    accelerator, batch_size = attempt.accelerator, attempt.global_batch_size
+    reasons = {
+        "image": (attempt.image, because.get("spec.podTemplate.image")),
+        "machine": (_described(accelerator), because.get(TYPE) or alternative or because.get(PROVISIONING)),
+        "strategy": (attempt.strategy, because.get(NODES if resized else "spec.strategy")),
+        "precision": (attempt.precision.policy, because.get(POLICY)),
+        "batchSize": (batch_size and str(batch_size), because.get("spec.training.batchSize")),
+    }
+    return [
+        Decision.model_validate({"decision": name, "value": value, "reason": reason or "given in the job"})
+        for name, (value, reason) in reasons.items()
+        if value
+    ]
+
+
+def _described(accelerator: ResolvedAccelerator) -> str:
+    shape = accelerator.topology or f"x {accelerator.count_per_node}"
+    return f"{accelerator.type} {shape}" + ("" if accelerator.kind == "cpu" else f" ({accelerator.provisioning})")
 
 
 def machines(job: ResolvedJob) -> tuple[ResolvedJob, ...]:

@@ -87,7 +87,7 @@ def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
     chosen = with_runtime(job, settings.runtimes, settings.default_runtimes)
-    if chosen.resolved is not None:
+    if chosen.name is not None:
         check.check(chosen.job)
         settings = settings.with_runtime(chosen.runtime)
     return _resolve(chosen, settings)
@@ -145,12 +145,14 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
-        runtime=chosen.resolved,
+        runtime=chosen.name,
+        pod_template=spec.pod_template,
+        scheduling=spec.scheduling,
         nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
             *chosen.choices,
             *_controller_choice(spec),
-            *_image_choice(chosen, devices.accelerator.kind),
+            *_image_choice(chosen, settings, devices.accelerator.kind),
             *first.choices,
             keras_choice,
             *batch_choices,
@@ -230,12 +232,13 @@ def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | 
     return (spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind)
 
 
-def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
-    image = getattr(chosen.runtime.images, kind)
-    template = chosen.job.spec.pod_template
-    if chosen.resolved is None or image is None or (template and template.image):
+def _image_choice(chosen: Chosen, settings: ClusterSettings, kind: str) -> tuple[Choice, ...]:
+    image, template = settings.image(kind), chosen.job.spec.pod_template
+    if image is None or (template and template.image):
         return ()
-    return (Choice(field="spec.podTemplate.image", value=image, because=f"from the runtime {chosen.resolved.name}"),)
+    of_runtime = getattr(chosen.runtime.images, kind) is not None
+    because = f"from the runtime {chosen.name}" if of_runtime else "the default of the operator's settings"
+    return (Choice(field="spec.podTemplate.image", value=image, because=because),)
 
 
 def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
@@ -317,6 +320,6 @@ def _output(job: MPTrainingJob, settings: ClusterSettings, chosen: Chosen) -> tu
         because = "no output is given: a scratch folder, from which nothing can be resumed"
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
     folder = f"{default.rstrip('/')}/{job.metadata.name}"
-    named = chosen.resolved.name if chosen.resolved and chosen.runtime.default_output else None
+    named = chosen.name if chosen.runtime.default_output else None
     because = f"from the runtime {named}" if named else "below the cluster's default folder"
     return folder, (Choice(field="spec.output.uri", value=folder, because=because),)

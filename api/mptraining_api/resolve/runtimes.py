@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from mptraining_api.accelerators import PROVISIONING
 from mptraining_api.pods.fields import PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.runtime_settings import Runtime
-from mptraining_api.resolved_job import Choice, ResolvedRuntime
+from mptraining_api.resolved_job import Choice
 from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
 
 
@@ -77,11 +78,11 @@ Runtimes = Mapping[str, Runtime]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The job with what its runtime adds, the runtime, and the reasons."""
+    """The job with what its runtime adds, the runtime with its name, and the reasons."""
 
     job: MPTrainingJob
     runtime: Runtime
-    resolved: ResolvedRuntime | None
+    name: str | None
     choices: tuple[Choice, ...]
 
 
@@ -93,11 +94,11 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
     spec = job.spec
     name = spec.runtime or defaults.get(job.metadata.namespace or "")
     if name is None or name == NO_RUNTIME:
-        return Chosen(job=job, runtime=Runtime(), resolved=None, choices=())
+        return Chosen(job=job, runtime=Runtime(), name=None, choices=())
     if runtimes is None:
         because = "known to the cluster only: its pod settings, images and output are not checked here"
         choice = Choice(field="spec.runtime", value=name, because=because)
-        return Chosen(job=job, runtime=Runtime(), resolved=None, choices=(choice,))
+        return Chosen(job=job, runtime=Runtime(), name=None, choices=(choice,))
     runtime = runtimes.get(name)
     if runtime is None:
         raise InvalidSpec(
@@ -119,7 +120,7 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
     return Chosen(
         job=job.model_copy(update={"spec": merged}),
         runtime=runtime,
-        resolved=ResolvedRuntime(name=name, pod_template=template),
+        name=name,
         choices=tuple(choices),
     )
 
@@ -145,7 +146,7 @@ def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
         reason = f"{because}, with the job's own" if key in written else because
         found.append(Choice(field=f"spec.podTemplate.{key}", value=text, because=reason))
     if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
-        found.append(Choice(field="spec.accelerator.provisioning", value=runtime.provisioning, because=because))
+        found.append(Choice(field=PROVISIONING, value=runtime.provisioning, because=because))
     return found
 
 

@@ -40,11 +40,6 @@ def _violations(job: object, checked: Iterable[Rule]) -> list[InvalidSpec]:
     return found
 
 
-def violations_unseen_by_the_resource(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations of the rules without CEL, which the API server accepts."""
-    return _violations(job, [rule for rule in rules() if rule.cel is None])
-
-
 def template_violations(template: PodTemplate) -> list[InvalidSpec]:
     """Return the violations of a pod template that is not yet in a job, such as a runtime's."""
     return _violations({"spec": {"podTemplate": template}}, POD_RULES)

@@ -238,15 +238,15 @@ def job_facts(
 ) -> JobFacts:
     """Return what the row of a job shows."""
     status = seen.status
-    progress = status.progress
+    progress, batch = status.progress, status.resolved_value("batchSize")
     shown: dict[str, Any] = {}
     values: dict[str, Any] = {
         "namespace": seen.namespace,
         "outcome": seen.ended_by.reason if seen.ended_by else None,
-        "policy": status.precision,
-        "strategy": status.strategy,
+        "policy": status.resolved_value("precision"),
+        "strategy": status.resolved_value("strategy"),
         "replicas": status.replicas_in_sync,
-        "globalBatchSize": status.global_batch_size,
+        "globalBatchSize": int(batch) if batch and batch.isdecimal() else None,
         "accelerator": (seen.spec.get("accelerator") or {}).get("type"),
         "restarts": max(0, (status.current_attempt or 1) - 1),
         "startTime": _seconds(status.start_time),

@@ -48,7 +48,7 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
         settings = replace(settings, runtimes=known.runtimes, default_runtimes=known.default_runtimes)
     checked = check_job_file(Path(path), settings=lambda _: settings)
     if known is not None:
-        chosen = known.runtimes.get(checked.resolved.runtime.name) if checked.resolved.runtime else None
+        chosen = known.runtimes.get(checked.resolved.runtime or "")
         own = chosen.limits if chosen else None
         check_limits(checked.written, checked.resolved, known.limits, runtime_limits=own)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)

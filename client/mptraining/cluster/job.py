@@ -19,9 +19,9 @@ from mptraining.cluster.job_view import JobView, reason_text, view, with_status
 from mptraining.display.html import card
 from mptraining.display.text import Display
 from mptraining_api import run_folder
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, EVENTS, JOBS, Raw
+from mptraining_api.kubernetes_api import CONFIG_MAPS, EVENTS, JOBS, Raw
 from mptraining_api.problems import Problem
-from mptraining_api.status import RESOLVED_JOB, Attempt, config_map_name
+from mptraining_api.status import Attempt, config_map_name
 
 if TYPE_CHECKING:
     from mptraining.cluster.fetch import TransferDisplay, Wanted
@@ -226,21 +226,12 @@ class Job(dict[str, str | None]):
         from mptraining_api.resolved_job import ResolvedJob
 
         status = self.server.get(JOBS, self.name).get("status") or {}
-        text = self._resolved_text(status.get("currentAttempt"))
-        if text is None:
+        try:
+            text = str(self.server.get(CONFIG_MAPS, config_map_name(self.name))["data"][run_folder.JOB])
+        except ClusterProblem:
             return None
         attempt = (status.get("attempts") or [{}])[-1]
         return for_attempt(ResolvedJob.read(text), machine=attempt.get("machine") or 0, nodes=attempt.get("workers"))
-
-    def _resolved_text(self, attempt: object) -> str | None:
-        """Return the resolved job in that attempt's Indexed Job, else in the ConfigMap that keeps it."""
-        with suppress(ClusterProblem):
-            template = self.server.get(BATCH_JOBS, f"{self.name}-{attempt}")["spec"]["template"]
-            if text := template["metadata"].get("annotations", {}).get(RESOLVED_JOB):
-                return str(text)
-        with suppress(ClusterProblem):
-            return str(self.server.get(CONFIG_MAPS, config_map_name(self.name))["data"][run_folder.JOB])
-        return None
 
     @property
     def run_folder(self) -> str | None:

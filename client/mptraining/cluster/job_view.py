@@ -287,16 +287,21 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     fallback = condition(status, "FellBackToCPU")
     if fallback is not None:
         rows.append(("on the CPU", fallback.message))
+    resolved = {each.decision: each.value for each in status.resolved or ()}
     decided = [
-        (status.accelerator or "") if len(_machines(seen)) > 1 else "",
-        "" if status.strategy in (None, "None") else str(status.strategy),
-        status.precision or "",
+        resolved.get("machine", "") if len(_machines(seen)) > 1 else "",
+        resolved.get("strategy", "").replace("None", ""),
+        resolved.get("precision", ""),
         counted(status.workers, "worker"),
         counted(status.replicas_in_sync, "replica"),
-        f"global batch size {status.global_batch_size}" if status.global_batch_size else "",
+        f"global batch size {resolved['batchSize']}" if "batchSize" in resolved else "",
     ]
     rows.append(("runs as", ", ".join(filter(None, decided))))
-    rows += [("attempts" if not at else "", _attempt(each)) for at, each in enumerate(status.attempts or ())]
+    reasons = [f"{each.decision} {each.value}: {each.reason}" for each in status.resolved or ()]
+    rows += [("because" if not at else "", text) for at, text in enumerate(reasons)]
+    rows += [
+        ("attempts" if not at else "", _attempt(each, _machines(seen))) for at, each in enumerate(status.attempts or ())
+    ]
     rows.append(("run folder", seen.output or ""))
     rows += [("advice", each) for each in (advice(seen), *more) if each]
     return [
@@ -307,7 +312,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
 
 def row(seen: JobView, now: float) -> tuple[str, ...]:
     """Return the job as a table row: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
-    accelerator = _current_machine(seen)
+    accelerator = current_machine(seen)
     count = accelerator.get("topology") or accelerator.get("countPerNode") or 1
     progress = seen.status.progress
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
@@ -316,17 +321,21 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     return (seen.name, seen.phase, name, percent, metrics, age(seen.document["metadata"], now))
 
 
-def _current_machine(seen: JobView) -> Mapping[str, Any]:
+def current_machine(seen: JobView) -> Mapping[str, Any]:
     """Return the machine of the last attempt, as the spec has it."""
-    machines, attempts = _machines(seen), seen.status.attempts
-    used = (attempts[-1].machine if attempts else None) or 0
+    attempts = seen.status.attempts
+    return _machine_of(attempts[-1] if attempts else None, _machines(seen))
+
+
+def _machine_of(attempt: Attempt | None, machines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    used = (attempt and attempt.machine) or 0
     return machines[used if used < len(machines) else 0]
 
 
 def _machines(seen: JobView) -> Sequence[Mapping[str, Any]]:
-    """Return the first choice and the alternatives."""
+    """Return the first choice and the alternatives, which a job that fell back to the CPU does not try."""
     first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
-    return [first, *(first.get("alternatives") or ())]
+    return [first, *(first.get("alternatives") or () if condition(seen.status, "FellBackToCPU") is None else ())]
 
 
 def age(metadata: Mapping[str, Any], now: float) -> str:
@@ -338,8 +347,8 @@ def age(metadata: Mapping[str, Any], now: float) -> str:
 HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")
 
 
-def _attempt(attempt: Attempt) -> str:
-    known = [f"on {attempt.accelerator}, {attempt.precision}"] if attempt.accelerator else []
+def _attempt(attempt: Attempt, machines: Sequence[Mapping[str, Any]]) -> str:
+    known = [f"on {_machine_of(attempt, machines).get('type')}"] if len(machines) > 1 else []
     if attempt.workers is not None:
         known.append(f"with {counted(attempt.workers, 'worker')}")
     ran = f" {', '.join(known)}:" if known else ""

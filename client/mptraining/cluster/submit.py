@@ -16,7 +16,7 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
-from mptraining.cluster.job_view import JobView, condition
+from mptraining.cluster.job_view import JobView, condition, current_machine
 from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
 from mptraining.training_job import TrainingJob, in_python, job_document
@@ -71,7 +71,7 @@ def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
     if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
         return None
     try:
-        wanted = seen.status.accelerator or str((seen.spec.get("accelerator") or {}).get("type", ""))
+        wanted = str(current_machine(seen).get("type", ""))
         return missing_accelerator(wanted, server.items(NODES))
     except ClusterProblem:
         return None

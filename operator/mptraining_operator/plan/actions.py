@@ -16,7 +16,7 @@ from mptraining_api.status import JobStatus
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Create the namespace's shared objects if missing, then the attempt's Indexed Job.
+    """Create what is missing of the namespace's shared objects and the job's ConfigMap, then the Indexed Job.
 
     `job` is the frozen job; `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
     `image` is what an earlier attempt ran, if it is not the frozen job's.
@@ -98,7 +98,7 @@ class DeleteJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadJobFile:
-    """Read the resolved job that attempt 1 froze in the ConfigMap, then plan again."""
+    """Read the resolved job of all attempts from its ConfigMap, then plan again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +119,11 @@ class ReadEvents:
 class JoinQueue:
     """Create the Job that holds the job's place in its queue over all attempts.
 
-    `job` is the frozen job, `machine` the one that it queues for and `nodes` the most workers, as of a StartAttempt;
-    `digest` is that of what the queue admits.
+    `start` is the attempt that it queues for, with the most workers; `digest` is that of what the queue admits.
     """
 
-    job: ResolvedJob
-    machine: int = 0
-    nodes: int | None = None
+    start: StartAttempt
     digest: str = ""
-
-    @property
-    def attempt_job(self) -> ResolvedJob:
-        """The job of the attempt that it queues for."""
-        return for_attempt(self.job, machine=self.machine, nodes=self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +189,8 @@ class Plan:
     """
 
     status: JobStatus | None = None
+    # job.json, whose digest `status` has: it is kept in the cache with the status, and the job is planned again.
+    job_text: str = ""
     actions: tuple[Action, ...] = ()
     event_records: tuple[EventRecord, ...] = ()
     wake_at: float | None = None

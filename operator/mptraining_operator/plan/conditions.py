@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
-from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.resolve.attempt import decisions
 from mptraining_api.status import (
     ATTEMPTS_KEPT,
     CONDITION_TYPES,
@@ -91,7 +91,7 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
             "attempts": attempts,
             "application_failures": status.application_failures or 0,
             "infrastructure_restarts": status.infrastructure_restarts or 0,
-            **resolved_fields(job),
+            **resolved_fields(start),
         }
     )
     if job.accelerator.asked_for:
@@ -106,27 +106,15 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
 
 def new_attempt(start: StartAttempt, now: float) -> Attempt:
     """Return the attempt that begins with `start`, with its machine and size where those may change."""
-    job = start.attempt_job
-    several = bool(start.job.alternatives)
-    return Attempt(
-        number=start.number,
-        machine=start.machine or None,
-        accelerator=job.accelerator.type if several else None,
-        precision=job.precision.policy if several else None,
-        workers=start.nodes,
-        start_time=format_time(now),
-    )
+    return Attempt(number=start.number, machine=start.machine or None, workers=start.nodes, start_time=format_time(now))
 
 
-def resolved_fields(job: ResolvedJob) -> dict[str, object]:
+def resolved_fields(start: StartAttempt) -> dict[str, object]:
     """Return the status fields that report the job of an attempt."""
     return {
-        "accelerator": job.accelerator.type,
-        "strategy": job.strategy,
-        "precision": job.precision.policy,
-        "workers": job.processes,
-        "replicas_in_sync": job.replicas,
-        "global_batch_size": job.global_batch_size,
+        "resolved": decisions(start.job, machine=start.machine, nodes=start.nodes),
+        "workers": start.attempt_job.processes,
+        "replicas_in_sync": start.attempt_job.replicas,
     }
 
 

@@ -43,12 +43,13 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     elastic = snapshot.job is not None and snapshot.job.spec.elastic is not None
     over = attempt is None or attempt.outcome is not None or conditions.is_true(status, "Finished")
     if elastic and attempt is not None and not over:
-        if not snapshot.lookups.job_text:
+        text = found.job_text or snapshot.lookups.job_text
+        if not text:
             # It was not read yet, or is lost, so that the next attempt resolves the spec.
             read = ReadJobFile()
-            known = snapshot.lookups.job_file_missing or read in found.actions
+            known = text is not None or read in found.actions
             return found if known else replace(found, actions=(*found.actions, read))
-        job, batch_job = ResolvedJob.read(snapshot.lookups.job_text), snapshot.batch_job(attempt.number)
+        job, batch_job = ResolvedJob.read(text), snapshot.batch_job(attempt.number)
         size = nodes.decide(possible_nodes(job), snapshot, status, batch_job, now) if batch_job else Size()
         if size.resize is not None and batch_job is not None:
             return _ended(snapshot, status, batch_job, size.resize, now)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions, elastic, end, queue_job, run, start, suspend_and_cleanup
-from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
+from mptraining_operator.plan.actions import EventRecord, Plan
 from mptraining_operator.plan.snapshot import Snapshot
 
 Policy = Callable[[Snapshot, JobStatus, float], Plan | None]
@@ -29,7 +29,7 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         # Nothing but its ttlSecondsAfterFinished.
         return suspend_and_cleanup.clean_up_finished(snapshot, status, now) or Plan()
     found = next((result for policy in POLICIES if (result := policy(snapshot, status, now)) is not None), Plan())
-    if snapshot.job is not None and not _first_status_follows(snapshot, status, found):
+    if snapshot.job is not None:
         # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.
         observed = conditions.with_generation_observed(found.status or status, snapshot.generation)
         found = replace(found, status=observed)
@@ -37,12 +37,6 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
         found = replace(found, status=None)
     found = _with_deletions(elastic.with_size(found, snapshot, now), snapshot, now)
     return queue_job.with_queue_report(found, snapshot, now)
-
-
-def _first_status_follows(snapshot: Snapshot, status: JobStatus, found: Plan) -> bool:
-    """Return whether `start.record_first_attempt` will write the status, or writes it with this plan."""
-    starts = any(isinstance(each, StartAttempt) for each in found.actions)
-    return not status.current_attempt and found.status is None and (starts or bool(snapshot.batch_jobs))
 
 
 def _finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -62,13 +56,12 @@ def _unreadable_spec(snapshot: Snapshot, status: JobStatus, _: float) -> Plan | 
 POLICIES: tuple[Policy, ...] = (
     _finished,
     _unreadable_spec,
-    start.record_first_attempt,
     end.attempt_ended,
     suspend_and_cleanup.suspended,
     queue_job.preempted,
     start.first_attempt,
     start.next_attempt,
-    start.recreate_missing_job,
+    start.create_children,
     run.running_attempt,
 )
 

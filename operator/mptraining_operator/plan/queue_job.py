@@ -62,7 +62,7 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     actions: tuple[Action, ...] = ()
     wake: float | None = None
     if found is None:
-        actions = (_join(snapshot, start),)
+        actions = (JoinQueue(start, _digest(snapshot, start)),)
     elif (found.ended or other) and not found.deleting:
         # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
         actions = (LeaveQueue(found.name, found.uid),)
@@ -87,21 +87,14 @@ def _edited(snapshot: Snapshot, status: JobStatus, start: StartAttempt, place: S
     return place.queue_digest != _digest(snapshot, start)
 
 
-def _join(snapshot: Snapshot, start: StartAttempt) -> JoinQueue:
-    return JoinQueue(start.job, start.machine, start.nodes, _digest(snapshot, start))
-
-
 def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
     """Return the digest of what the job asks its queue for: with all workers, whatever its namespace leaves to it."""
-    if snapshot.job is None:
-        return ""
-    spec = snapshot.job.spec
     try:
-        built = indexed_job(snapshot.owner, start.job, spec, attempt=1, settings=PodSettings(), machine=start.machine)
+        built = indexed_job(snapshot.owner, start.job, attempt=1, settings=PodSettings(), machine=start.machine)
     except Problem:
         # JoinQueue reports it.
         return ""
-    return admission_digest(built, spec.scheduling or Scheduling(), possible_nodes(start.job)[0])
+    return admission_digest(built, start.job.scheduling or Scheduling(), possible_nodes(start.job)[0])
 
 
 def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal: Refusal, now: float) -> Plan:
@@ -114,7 +107,7 @@ def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal
     waits = waiting.with_wait(snapshot, status, found, now, "Warning")
     status = (waits.status or status).model_copy(update={"workers": start.attempt_job.processes})
     again = waiting.retry_at(refusal, snapshot.created)
-    actions = (_join(snapshot, start),) if now >= again else ()
+    actions = (JoinQueue(start, _digest(snapshot, start)),) if now >= again else ()
     return replace(waits, status=status, actions=actions, wake_at=again)
 
 
@@ -132,16 +125,14 @@ def _given_up(snapshot: Snapshot, status: JobStatus, start: StartAttempt, messag
     never_ran = has_never_run(status) and (start.number == 1 or status.waited_seconds is not None)
     if start.number > (status.current_attempt or 0):
         status = conditions.with_attempt_started(status, start, now, snapshot.generation)
-    update: dict[str, object] = {
-        "waited_seconds": status.waited_seconds or 0 if never_ran else None,
-        # The next attempt reads no other job from a ConfigMap of this name.
-        "job_digest": status.job_digest or job_digest(start.job.to_json()),
-    }
-    status = status.model_copy(update=update)
+    # The next attempt runs the same job, and reads no other one from a ConfigMap of this name.
+    text = "" if status.job_digest else start.job.to_json()
+    update: dict[str, object] = {"waited_seconds": status.waited_seconds or 0 if never_ran else None}
+    status = status.model_copy(update=update | ({"job_digest": job_digest(text)} if text else {}))
     status = conditions.with_attempt_ended(status, outcomes.NO_CAPACITY, message, now)
     following = machines.announced(snapshot, status, machines.next_machine(snapshot, status, now))
     record = EventRecord(outcomes.NO_CAPACITY.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
-    return Plan(status=_with_queued(snapshot, status, now), event_records=(record,), wake_at=now)
+    return Plan(status=_with_queued(snapshot, status, now), job_text=text, event_records=(record,), wake_at=now)
 
 
 def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus:

@@ -114,8 +114,6 @@ class SeenBatchJob:
     queue_digest: str = ""
     # Its metadata.resourceVersion; 0 if unknown.
     version: int = 0
-    # The SHA-256 of the resolved job that the operator froze for it; empty if unknown.
-    job_digest: str = ""
     # The machine of the attempt, as for `resolve.attempt.for_attempt`.
     machine: int = 0
     # The workers that the attempt was created for; a queue may reduce `parallelism`. 0: of a job that is not elastic.
@@ -185,10 +183,8 @@ class SeenWarning:
 class Lookups:
     """Results of API reads and of rejected creations; kept in memory only, looked up again after a restart."""
 
-    # The text of the resolved job that attempt 1 froze; empty if it was not read yet.
-    job_text: str = ""
-    # It was looked for and is in no Indexed Job and in no ConfigMap.
-    job_file_missing: bool = False
+    # job.json, the resolved job of all attempts. None: it was not read yet. Empty: there is no ConfigMap.
+    job_text: str | None = None
     refusal: Refusal | None = None
     # The NetworkPolicy that lets the job's workers reach each other exists.
     peers_allowed: bool = False

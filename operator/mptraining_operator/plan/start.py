@@ -1,6 +1,9 @@
-"""Start of an attempt: admission by the administrator's limits, the intent in the status, then the Indexed Job.
+"""Start of an attempt: admission by the administrator's limits, then the intent in the status, then the children.
 
-An attempt starts only when no process of an earlier one can be alive (`no_live_pods`) and its backoff is over.
+The intent is a plan of its own: the status with the attempt and the digest of the resolved job. From that write on the
+API server refuses another spec, and the next plan creates the children of the attempt in the status, also after the
+operator was stopped between the two. An attempt starts only when no process of an earlier one can be alive
+(`no_live_pods`) and its backoff is over.
 """
 
 from __future__ import annotations
@@ -16,16 +19,15 @@ from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.attempt import possible_nodes
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.rules import check
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.plan import conditions, end, queue_job, run, waiting
+from mptraining_operator.plan import conditions, end, queue_job, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.plan.capacity import machines, nodes
 from mptraining_operator.plan.deadlines import deadline_before, earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
-from mptraining_operator.resources.indexed_job import with_frozen_template
+from mptraining_operator.resources.job_objects import job_digest
 from mptraining_operator.resources.volumes import outlives_pod
 
 # Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
@@ -58,7 +60,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
 
 def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | None:
     """Return the limits of the job's runtime as they are now, as those of the settings."""
-    runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime.name) if job.runtime else None
+    runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime or "")
     return runtime.limits if runtime else None
 
 
@@ -68,41 +70,6 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
     # Sweeps leave so many nodes to the job. Other jobs use its quota meanwhile.
     status = (waits.status or status).model_copy(update={"workers": workers})
     return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
-
-
-# Seconds for which the status of a first attempt waits for its workers to run, so that both are one write.
-_RECORD_AFTER = 3.0
-
-
-def record_first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
-    """Record attempt 1, whose Indexed Job was created before the status was written.
-
-    The Job's name and owner claim the attempt: a second creation, also by another replica, is a conflict. The write of
-    the status is not on the way from the job to its pods.
-    """
-    numbers = [each.attempt for each in snapshot.batch_jobs]
-    if status.current_attempt or status.attempts or numbers != [1]:
-        return None
-    batch_job = snapshot.batch_jobs[0]
-    starts = not (batch_job.inactive or snapshot.suspend)
-    due = batch_job.created + _RECORD_AFTER
-    if starts and batch_job.ready + batch_job.succeeded < batch_job.parallelism and now < due:
-        return Plan(wake_at=due)
-    job = _frozen(snapshot, status, now)
-    if isinstance(job, Plan):
-        return job
-    clean = conditions.cleared(status) if conditions.is_true(status, "Finished") else status
-    workers = batch_job.workers or batch_job.parallelism
-    start = machines.start_of(batch_job.attempt, job, machine=batch_job.machine, nodes=workers)
-    after = conditions.with_attempt_started(clean, start, min(batch_job.created, now), snapshot.generation)
-    after = after.model_copy(update={"job_digest": batch_job.job_digest or None})
-    recorded = replace(snapshot, status=after)
-    found = end.attempt_ended(recorded, after, now)
-    if found is None and not snapshot.suspend:
-        found = run.running_attempt(recorded, after, now)
-    found = found or Plan(wake_at=now)
-    records = (*_started(snapshot, after, start), *found.event_records)
-    return replace(found, status=found.status or after, event_records=records)
 
 
 def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -122,7 +89,7 @@ def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | N
     if not no_live_pods(snapshot):
         # Pods of an earlier job of this name, or of a Job that was deleted after its status was cleared.
         return waiting.with_wait(snapshot, clean, waiting.waiting_reason(snapshot, None, now), now)
-    return _start(snapshot, clean, machines.start_of(1, job), now)
+    return _intend(snapshot, clean, machines.start_of(1, job), job.to_json(), now)
 
 
 def _invalid(snapshot: Snapshot, status: JobStatus, message: str, now: float) -> Plan:
@@ -166,11 +133,11 @@ def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | No
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
     if now < due:
         return Plan(wake_at=deadline.at if deadline else due)
-    job = _frozen(snapshot, status, now)
+    job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    machine = machines.next_machine(snapshot, status, now)
-    return _start(snapshot, status, machines.start_of(attempt.number + 1, job, machine=machine), now)
+    start = machines.start_of(attempt.number + 1, job, machine=machines.next_machine(snapshot, status, now))
+    return _intend(snapshot, status, start, snapshot.lookups.job_text or job.to_json(), now)
 
 
 def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
@@ -185,13 +152,10 @@ def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tu
     return Plan(status=status, actions=actions, event_records=records)
 
 
-def recreate_missing_job(  # noqa: PLR0911 - a row of cases
+def create_children(  # noqa: PLR0911 - a row of cases
     snapshot: Snapshot, status: JobStatus, now: float
 ) -> Plan | None:
-    """Create the Indexed Job of the current attempt if it was never observed.
-
-    The operator stopped between the status write and the creation, or the API server rejected a child.
-    """
+    """Create the children of the attempt in the status, whose Indexed Job was not observed yet."""
     attempt = conditions.current_attempt(status)
     if attempt is None or attempt.outcome is not None or snapshot.batch_job(attempt.number):
         return None
@@ -219,11 +183,15 @@ def recreate_missing_job(  # noqa: PLR0911 - a row of cases
         return Plan(status=written, event_records=records, wake_at=min(again, wake or again))
     if not no_live_pods(snapshot):
         return Plan(status=written, event_records=records, wake_at=wake)
-    # Also for attempt 1: an operator of another version may have created the ConfigMap before it stopped.
-    job = _frozen(snapshot, status, now)
+    job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
     again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
+    if job_digest(snapshot.lookups.job_text or "") != status.job_digest:
+        # The operator was stopped before it created the ConfigMap, or somebody deleted that or edited the status.
+        text = snapshot.lookups.job_text or job.to_json()
+        frozen = {**conditions.resolved_fields(again_as), "job_digest": job_digest(text)}
+        return Plan(status=written.model_copy(update=frozen), job_text=text)
     start = _within_admission(snapshot, again_as)
     if start.nodes != attempt.workers:
         size = {"workers": start.nodes}
@@ -254,19 +222,17 @@ def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
     return no_live_pods(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
 
 
-def _start(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan:
+def _intend(snapshot: Snapshot, status: JobStatus, start: StartAttempt, text: str, now: float) -> Plan:
+    """Record the next attempt, which runs the resolved job of that text, or why it has to wait."""
     if start.job.nodes_range is not None:
         start = replace(start, nodes=nodes.next_size(possible_nodes(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
     waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan
-    start = replace(start, image=_pinned_image(snapshot, start.job))
-    if start.number == 1 and snapshot.lookups.refusal is None:
-        # `record_first_attempt` writes the status.
-        return Plan(actions=(start,))
     after = conditions.with_attempt_started(status, start, now, snapshot.generation)
-    return Plan(status=after, actions=(start,), event_records=_started(snapshot, after, start))
+    after = after.model_copy(update={"job_digest": job_digest(text)})
+    return Plan(status=after, job_text=text, event_records=_started(snapshot, after, start))
 
 
 def _pinned_image(snapshot: Snapshot, job: ResolvedJob) -> str:
@@ -285,7 +251,7 @@ def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tupl
     how = f"{strategy}{replicas}, {job.precision.policy}"
     tries = machines.plan_of_tries(snapshot, status, start.machine)
     records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}{tries}")]
-    if number == 1 and (lost := _output_is_lost(snapshot, job)):
+    if number == 1 and (lost := _output_is_lost(job)):
         records.append(EventRecord("NothingKept", lost, "Warning"))
     if snapshot.problem:
         # The job trains without fields of a newer version; an Event reports them.
@@ -293,12 +259,10 @@ def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tupl
     return tuple(records)
 
 
-def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
+def _output_is_lost(job: ResolvedJob) -> str:
     if job.output is None:
         return "spec.output.uri is not given: checkpoints and model are deleted with the pods"
-    spec = with_frozen_template(snapshot.job.spec, job) if snapshot.job else None
-    template = (spec.pod_template if spec else None) or PodTemplate()
-    if outlives_pod(job.output, template):
+    if outlives_pod(job.output, job.pod_template or PodTemplate()):
         return ""
     return (
         f"spec.output.uri: {job.output!r} is in the pod: checkpoints and model are deleted with it; "
@@ -306,22 +270,15 @@ def _output_is_lost(snapshot: Snapshot, job: ResolvedJob) -> str:
     )
 
 
-def _frozen(snapshot: Snapshot, status: JobStatus, now: float) -> ResolvedJob | Plan:
-    """Return the resolved job that attempt 1 froze, so that an operator upgrade does not change a running job.
+def _frozen(snapshot: Snapshot) -> ResolvedJob | Plan:
+    """Return the resolved job of all attempts, so that neither an upgrade nor an edit changes a job that has started.
 
-    The resource has no schema for parts of the pod template, so that CEL does not see every edit after the start, such
-    as of a volume's kind: a forbidden one ends the job here.
+    If its ConfigMap was deleted, or not yet created, the spec is resolved again.
     """
-    found = snapshot.lookups
-    if snapshot.job is not None and (wrong := check.violations_unseen_by_the_resource(snapshot.job)):
-        return _invalid(snapshot, status, str(wrong[0]), now)
-    if found.job_text:
-        return ResolvedJob.read(found.job_text)
-    return _resolved(snapshot) if found.job_file_missing else Plan(actions=(ReadJobFile(),))
-
-
-def _resolved(snapshot: Snapshot) -> ResolvedJob | Plan:
-    """Resolve the spec: for the first attempt, or after the ConfigMap was deleted."""
+    if snapshot.lookups.job_text:
+        return ResolvedJob.read(snapshot.lookups.job_text)
+    if snapshot.lookups.job_text is None:
+        return Plan(actions=(ReadJobFile(),))
     if snapshot.job is None:
         return Plan(event_records=(EventRecord("SpecUnreadable", snapshot.problem, "Warning"),))
     try:

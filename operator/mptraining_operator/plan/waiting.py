@@ -15,7 +15,7 @@ from mptraining_operator.plan.actions import EventRecord, Plan
 from mptraining_operator.plan.next_steps import sentence
 from mptraining_operator.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources import names
-from mptraining_operator.resources.indexed_job import trainer_resources, with_frozen_template
+from mptraining_operator.resources.indexed_job import trainer_resources
 
 # Waiting reasons of the kubelet for an image that it cannot pull.
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -263,9 +263,9 @@ def _slow(snapshot: Snapshot, batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]
 def _placement(snapshot: Snapshot, batch_job: SeenBatchJob, message: str) -> str:
     """Return the next step for workers without a node, with the labels and resources that they ask for."""
     job = _frozen(snapshot)
-    if job is None or snapshot.job is None:
+    if job is None:
         return ""
-    template = with_frozen_template(snapshot.job.spec, job).pod_template
+    template = job.pod_template
     placement = for_attempt(job, machine=batch_job.machine).placement
     terms = placement.node_affinity or ()
     labels = {

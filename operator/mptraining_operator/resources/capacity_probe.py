@@ -10,10 +10,9 @@ import copy
 from typing import Any
 
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.spec import JobSpec
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
+from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner, metadata
 from mptraining_operator.resources.queue_job import Admitted, with_admission
 
@@ -29,7 +28,6 @@ _WAIT = "import signal; signal.pause()"
 def capacity_probe(
     owner: Owner,
     job: ResolvedJob,
-    spec: JobSpec,
     *,
     machine: int,
     pods: int,
@@ -42,8 +40,7 @@ def capacity_probe(
 
     Raises InvalidSpec as `indexed_job`.
     """
-    spec = with_frozen_template(spec, job)
-    attempt = indexed_job(owner, job, spec, attempt=0, settings=settings, machine=machine)["spec"]["template"]["spec"]
+    attempt = indexed_job(owner, job, attempt=0, settings=settings, machine=machine)["spec"]["template"]["spec"]
     worker = attempt["containers"][0]
     container = {
         "name": "probe",
@@ -56,7 +53,7 @@ def capacity_probe(
         {**container, "name": f"probe-{number}", "resources": each.get("resources", {})}
         for number, each in enumerate(sidecars, start=1)
     ]
-    written = (spec.pod_template.volumes if spec.pod_template else None) or ()
+    written = (job.pod_template.volumes if job.pod_template else None) or ()
     # A claim may bind a pod to a zone.
     claims = [each for each in written if "persistentVolumeClaim" in each]
     labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)

@@ -23,32 +23,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mptraining_api.launch import MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, Launch, launch
+from mptraining_api.launch import JOB_DIGEST, MAX_TO_KEEP, SOURCE_COMMAND, TRAINER_PORT, Launch, launch
 from mptraining_api.pods.fields import InitContainer, PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve import defaults
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import Placement, ResolvedJob
-from mptraining_api.spec import JobSpec, Scheduling
+from mptraining_api.spec import Scheduling
 from mptraining_api.status import config_map_name
 from mptraining_operator.resources import names
 from mptraining_operator.resources.affinity import affinity
 from mptraining_operator.resources.environment import PodSettings, init_environment, secret_sources, trainer_environment
-from mptraining_operator.resources.job_objects import (
-    JOB_FILE,
-    Owner,
-    claim_template,
-    fits_template,
-    job_digest,
-    metadata,
-)
+from mptraining_operator.resources.job_objects import JOB_FILE, Owner, claim_template, metadata
 from mptraining_operator.resources.pod_groups import Gang, pod_annotations, pod_fields, pod_labels
 from mptraining_operator.resources.queue_job import Admitted, with_admission
 from mptraining_operator.resources.volumes import (
     JOB_FOLDER,
     SHARED_MEMORY_FOLDER,
     check_collisions,
-    job_volume,
     own_mounts,
     own_volumes,
     source_parts,
@@ -84,27 +75,23 @@ _PLATFORM_SECURITY = {
 }
 
 
-def with_frozen_template(spec: JobSpec, job: ResolvedJob) -> JobSpec:
-    """Return the spec with the pod template that attempt 1 had with its runtime, if it had one."""
-    return spec if job.runtime is None else spec.model_copy(update={"pod_template": job.runtime.pod_template})
-
-
 def indexed_job(
     owner: Owner,
     job: ResolvedJob,
-    spec: JobSpec,
     *,
     attempt: int,
     settings: PodSettings,
-    text: str = "",
+    digest: str = "",
+    max_to_keep: int | None = None,
     gang: Gang | None = None,
     machine: int = 0,
     nodes: int | None = None,
     admitted: Admitted | None = None,
 ) -> dict[str, Any]:
-    """Build the Job of one attempt from the frozen job; `text` is that of the frozen job, by default of `job`.
+    """Build the Job of one attempt from the frozen job, and from nothing else of the spec but `max_to_keep`.
 
-    `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+    `digest` is that of job.json, and `max_to_keep` the current number of checkpoints, by default that of the frozen
+    job. `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
@@ -112,10 +99,8 @@ def indexed_job(
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
-    spec = with_frozen_template(spec, job)
-    text = text or job.to_json()
     job = for_attempt(job, machine=machine, nodes=nodes)
-    pods = _Pods(owner, job, spec, settings, attempt, machine, nodes, text, gang)
+    pods = _Pods(owner, job, digest, max_to_keep, settings, attempt, machine, nodes, gang)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -123,7 +108,6 @@ def indexed_job(
         "metadata": {
             **metadata(owner, names.batch_job(owner.name, attempt), pods.labels),
             "annotations": {
-                names.JOB_DIGEST: job_digest(text),
                 **({names.GANG: gang.api.api_version} if gang else {}),
                 **({names.MACHINE: str(machine)} if machine else {}),
                 **({names.WORKERS: str(nodes)} if nodes is not None else {}),
@@ -152,16 +136,16 @@ def indexed_job(
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """The pods of one attempt: `machine` and `nodes` are the attempt's, `text` is that of the frozen job."""
+    """The pods of one attempt: `machine` and `nodes` are the attempt's."""
 
     owner: Owner
     job: ResolvedJob
-    spec: JobSpec
+    digest: str
+    max_to_keep: int | None
     settings: PodSettings
     attempt: int
     machine: int
     nodes: int | None
-    text: str
     gang: Gang | None
 
     @property
@@ -171,7 +155,7 @@ class _Pods:
     @property
     def written(self) -> PodTemplate:
         """The job's own pod template."""
-        return self.spec.pod_template or PodTemplate()
+        return self.job.pod_template or PodTemplate()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -204,7 +188,6 @@ class _Pods:
                 "annotations": {
                     **(written.annotations or {}),
                     SAFE_TO_EVICT: "false",
-                    **({names.RESOLVED_JOB: self.text} if fits_template(self.text) else {}),
                     **pod_annotations(self.gang, group),
                 },
             },
@@ -234,7 +217,7 @@ class _Pods:
         `automountServiceAccountToken` unset, so that the account's own value applies. Google credentials need no token
         in the pod: GKE's metadata server provides them for the pod's account.
         """
-        account, scheduling = self.written.service_account_name, self.spec.scheduling or Scheduling()
+        account, scheduling = self.written.service_account_name, self.job.scheduling or Scheduling()
         secrets = list(self.written.image_pull_secrets or ())
         secrets += [each for name in self.settings.image_pull_secrets if (each := {"name": name}) not in secrets]
         return {
@@ -276,7 +259,7 @@ class _Pods:
         return [*([own] if self.job.processes > 1 and not taken else []), *theirs]
 
     def _launch(self) -> Launch:
-        """Return the launch, with the variables of fields that were changed since the job was frozen."""
+        """Return the launch, with the digest of the job file and a field that was changed since the job was frozen."""
         owner, job = self.owner, self.job
         launched = launch(
             job,
@@ -288,9 +271,10 @@ class _Pods:
             job_uid=owner.uid,
             job_created=owner.created,
         )
-        kept = (self.spec.checkpoint and self.spec.checkpoint.max_to_keep) or defaults.MAX_TO_KEEP
-        changed = {} if kept == job.checkpoint.max_to_keep else {MAX_TO_KEEP: str(kept)}
-        return launched.model_copy(update={"environment": launched.environment | changed})
+        more = {JOB_DIGEST: self.digest} if self.digest else {}
+        if self.max_to_keep not in (None, job.checkpoint.max_to_keep):
+            more[MAX_TO_KEEP] = str(self.max_to_keep)
+        return launched.model_copy(update={"environment": launched.environment | more})
 
     def _containers(self) -> dict[str, Any]:
         owner, job, written, settings = self.owner, self.job, self.written, self.settings
@@ -324,8 +308,7 @@ class _Pods:
             init["volumeMounts"] = [*init_mounts, *(written.volume_mounts or ())]
             before.append(init)
         audience = names.audience(owner.namespace, owner.uid) if reported else None
-        mounted = job_volume(None if fits_template(self.text) else config_map_name(owner.name))
-        volumes = own_volumes(mounted, job.accelerator, audience, settings.ca_bundle)
+        volumes = own_volumes(config_map_name(owner.name), job.accelerator, audience, settings.ca_bundle)
         return {
             **_given(initContainers=before),
             **claims,

@@ -17,8 +17,6 @@ from mptraining_operator.resources import names
 
 # The key in the ConfigMap and the file name in the mount.
 JOB_FILE = "job.json"
-# Bytes. The API server allows 262144 for all annotations of an object, and a user's template has some too.
-_LARGEST_ANNOTATION = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +43,6 @@ def metadata(owner: Owner, name: str, labels: dict[str, str]) -> dict[str, Any]:
     return {"name": name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [reference]}
 
 
-def fits_template(text: str) -> bool:
-    """Return whether the text of a resolved job fits into the annotations of a pod template."""
-    return len(text.encode()) <= _LARGEST_ANNOTATION
-
-
-def job_text(batch_job: Mapping[str, Any]) -> str | None:
-    """Return the text of the resolved job in an Indexed Job's template, which is immutable; None without one."""
-    template = batch_job.get("spec", {}).get("template", {})
-    text = template.get("metadata", {}).get("annotations", {}).get(names.RESOLVED_JOB)
-    return None if text is None else str(text)
-
-
 def claim_template(owner: Owner, device_class: str, count: int) -> dict[str, Any]:
     """Build the template from which Kubernetes creates the ResourceClaim of each worker, for `count` whole devices.
 
@@ -73,7 +59,7 @@ def claim_template(owner: Owner, device_class: str, count: int) -> dict[str, Any
 
 
 def config_map(owner: Owner, text: str) -> dict[str, Any]:
-    """Build the ConfigMap of the resolved job's text, immutable as a template is."""
+    """Build the immutable ConfigMap with the resolved job's text, which the pods of all attempts mount."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -13,18 +13,15 @@ from mptraining_api.status import (
     COMPLETION_INDEX,
     JOB,
     JOB_UID,
-    RESOLVED_JOB,
     SOURCE_CONTAINER,
     TRAINER_CONTAINER,
 )
 
 # The labels and containers that the status names, too.
-__all__ = ["ATTEMPT", "COMPLETION_INDEX", "JOB", "JOB_UID", "RESOLVED_JOB", "SOURCE_CONTAINER", "TRAINER_CONTAINER"]
+__all__ = ["ATTEMPT", "COMPLETION_INDEX", "JOB", "JOB_UID", "SOURCE_CONTAINER", "TRAINER_CONTAINER"]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "mptraining-operator"
-# The annotation of an Indexed Job with the digest of its resolved job.
-JOB_DIGEST = f"{GROUP}/job-digest"
 # The annotation of an Indexed Job with the API that places all of its pods or none; absent for none.
 GANG = f"{GROUP}/gang"
 # The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.

@@ -120,7 +120,7 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "metadata": {
             "labels": {key: value for key, value in about["labels"].items() if key not in dropped},
-            "annotations": {key: value for key, value in about["annotations"].items() if key != names.RESOLVED_JOB},
+            "annotations": about["annotations"],
         },
         "spec": {**{key: pod[key] for key in _POD_FIELDS if key in pod}, **containers},
     }

@@ -18,8 +18,6 @@ from mptraining_api.launch import CONFIG_MAP_FOLDER, PACKAGES_FOLDER, SOURCE_FOL
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
-from mptraining_api.status import RESOLVED_JOB
-from mptraining_operator.resources.job_objects import JOB_FILE
 
 JOB_FOLDER = "/etc/mptraining"
 HOME = "/tmp"  # noqa: S108 - the pod's own
@@ -64,19 +62,12 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
     return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
 
 
-def job_volume(config_map: str | None) -> dict[str, Any]:
-    """Return the volume with job.json, from the pod's annotation or from that ConfigMap."""
-    if config_map is not None:
-        return {"name": _JOB, "configMap": {"name": config_map}}
-    field = {"fieldPath": f"metadata.annotations['{RESOLVED_JOB}']"}
-    return {"name": _JOB, "downwardAPI": {"items": [{"path": JOB_FILE, "fieldRef": field}]}}
-
-
 def own_volumes(
-    job: dict[str, Any], accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
+    job_config_map: str, accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
 ) -> Objects:
-    """Return the volumes of every worker, `job` with job.json; that of the token only with an `audience`."""
+    """Return the volumes of every worker, the first with job.json; that of the token only with an `audience`."""
     shared = {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}}
+    job = {"name": _JOB, "configMap": {"name": job_config_map}}
     volumes: Objects = [job, {"name": _TMP, "emptyDir": {}}, shared]
     if audience is not None:
         token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}

@@ -26,7 +26,6 @@ class Labels(msgspec.Struct, frozen=True):
 
 class Annotations(msgspec.Struct, frozen=True):
     paused: str = msgspec.field(default="", name=PAUSED)
-    job_digest: str = msgspec.field(default="", name=names.JOB_DIGEST)
     gang: str = msgspec.field(default="", name=names.GANG)
     machine: str | None = msgspec.field(default=None, name=names.MACHINE)
     workers: str | None = msgspec.field(default=None, name=names.WORKERS)

@@ -31,7 +31,7 @@ class _Record:
     batch_jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
     pods: dict[str, SeenPod] = field(default_factory=dict)
     lookups: Lookups | None = None
-    # The expiry of each lookup, by node; "" is the missing job file.
+    # The expiry of each lookup, by node.
     stale_at: dict[str, float] = field(default_factory=dict)
     # Nodes of a start that is being written.
     reserved: int = 0
@@ -49,10 +49,7 @@ class _Record:
     @property
     def nodes(self) -> int:
         live_pods = sum(not pod.terminated for pod in self.pods.values())
-        # The status of a first attempt is written after its Job.
-        jobs = [job for job in self.batch_jobs.values() if not (job.is_probe or job.placement)]
-        created = sum(job.parallelism for job in jobs if not (job.ended or job.suspended))
-        return max(self.job.nodes if self.job else 0, self.reserved, live_pods, created)
+        return max(self.job.nodes if self.job else 0, self.reserved, live_pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +195,6 @@ class Cache:
             before = record.lookups or Lookups()
             record.lookups = replace(before, **changes)
             until = self._clock() + LOOKUP_SECONDS
-            if changes.get("job_file_missing"):
-                record.stale_at[""] = until
             for node in changes.get("unready_nodes", ()):
                 if node not in before.unready_nodes or before.unready_nodes[node] != changes["unready_nodes"][node]:
                     record.stale_at[node] = until
@@ -381,8 +376,7 @@ class Cache:
         if not expired or record.lookups is None:
             return
         nodes = {node: unready for node, unready in record.lookups.unready_nodes.items() if node not in expired}
-        missing = record.lookups.job_file_missing and "" not in expired
-        record.lookups = replace(record.lookups, unready_nodes=MappingProxyType(nodes), job_file_missing=missing)
+        record.lookups = replace(record.lookups, unready_nodes=MappingProxyType(nodes))
 
     def _forget_job(self, key: Key, uid: str, version: int) -> None:
         """Remove the job and its Indexed Jobs, not those of another job of its name; its pods are removed later."""

@@ -187,7 +187,6 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         queue_digest=metadata.annotations.queue_digest,
         version=version_number(metadata.resource_version) if metadata.labels.queue_job else 0,
         created=optional_time(metadata.creation_timestamp) or 0.0,
-        job_digest=metadata.annotations.job_digest,
         machine=max(0, _number(metadata.annotations.machine)),
         workers=max(0, _number(metadata.annotations.workers)),
         parallelism=1 if raw.spec.parallelism is None else raw.spec.parallelism,

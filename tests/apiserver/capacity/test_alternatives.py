@@ -41,16 +41,17 @@ def add_node(cluster: Any, pool: str, type: str, gpus: int) -> None:
     )
 
 
-def tried(status: dict[str, Any]) -> list[tuple[int, str, str | None]]:
-    return [(each.get("machine", 0), each["accelerator"], each.get("outcome")) for each in status["attempts"]]
+def tried(status: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return [((V100, L4, T4)[each.get("machine", 0)], each.get("outcome")) for each in status["attempts"]]
 
 
 def test_it_runs_on_the_last_alternative_when_only_that_is_there(cluster: Any) -> None:
     add_node(cluster, "last", T4, 2)
     create(cluster, "last")
     status = cluster.running("last", attempt=3)
-    assert tried(status) == [(0, V100, "NoCapacity"), (1, L4, "NoCapacity"), (2, T4, None)]
-    assert (status["accelerator"], status["replicasInSync"], status["globalBatchSize"]) == (T4, 2, 64)
+    assert tried(status) == [(V100, "NoCapacity"), (L4, "NoCapacity"), (T4, None)]
+    resolved = {each["decision"]: each["value"] for each in status["resolved"]}
+    assert (resolved["machine"], status["replicasInSync"], resolved["batchSize"]) == (f"{T4} x 2 (OnDemand)", 2, "64")
     assert (status["infrastructureRestarts"], status["applicationFailures"]) == (0, 0)
     (pod,) = cluster.control_plane.pods.of_job(cluster.namespace, "last-3")
     assert pod.whole["spec"]["nodeName"] == f"last-{T4}"

@@ -64,7 +64,8 @@ def test_attempts_of_two_three_four_and_one_worker(cluster: Any) -> None:
     outcomes = [each.get("outcome") for each in status["attempts"]]
     assert outcomes == ["Resized", "Resized", "Resized", "NodeLost", "Resized", None]
     assert (status["applicationFailures"], status["infrastructureRestarts"]) == (0, 1)
-    assert status["strategy"] == "None"
+    strategy = {"decision": "strategy", "value": "None", "reason": "the machines that this attempt got"}
+    assert strategy in status["resolved"]
     cluster.wait_for_event("flowers", "Resized: 1 more machine for 2 workers")
     cluster.delete("flowers")
     cluster.wait(lambda: cluster.child("batch/v1 jobs", "flowers-probe"), lambda probe: probe is None)

@@ -206,7 +206,7 @@ def pods_of(row: Row, namespace: str) -> list[dict[str, Any]]:
     )
     job = MPTrainingJob.parse(document)
     owner = Owner(namespace, row.name, "8d1c0a52-5d0c-4d8e-9f0e-2f6c1b7e4a11", "2026-01-01T00:00:00Z")
-    built = indexed_job(owner, resolve(job, settings), job.spec, attempt=1, settings=PodSettings())
+    built = indexed_job(owner, resolve(job, settings), attempt=1, settings=PodSettings())
     spec = built["spec"]["template"]["spec"]
     names = [f"{row.name}-{number}" for number in range(len(row.nodes))]
     return [{"metadata": {"name": name, "labels": {"row": row.name}}, "spec": spec} for name in names]

@@ -17,6 +17,7 @@ from tests.testbed.processes import Server
 
 _JOB_FILE, _TERMINATION_LOG = "MPTRAINING_JOB_FILE", "MPTRAINING_TERMINATION_LOG"
 _PROGRESS = "MPTRAINING_PROGRESS_"
+_JOB_VOLUME = "mptraining-job"
 
 
 class PodProcess:
@@ -28,11 +29,11 @@ class PodProcess:
         folder.mkdir(parents=True)
         self._last_words = folder / "termination-log"
         (container,) = pod.whole["spec"]["containers"]
-        volumes = pod.whole["spec"]["volumes"]
-        (item,) = [item for each in volumes for item in each.get("downwardAPI", {}).get("items", ())]
-        annotation = item["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")
-        job_file = folder / item["path"]
-        job_file.write_text(pod.whole["metadata"]["annotations"][annotation], encoding="utf-8")
+        (name,) = [each["configMap"]["name"] for each in pod.whole["spec"]["volumes"] if each["name"] == _JOB_VOLUME]
+        namespace = pod.whole["metadata"]["namespace"]
+        mounted = rest.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")["data"]
+        job_file = folder / "job.json"
+        job_file.write_text(mounted["job.json"], encoding="utf-8")
         environment = {each["name"]: _value(each, pod) for each in container["env"]}
         environment = {name: value for name, value in environment.items() if not name.startswith(_PROGRESS)}
         environment |= {_JOB_FILE: str(job_file), _TERMINATION_LOG: str(self._last_words)}

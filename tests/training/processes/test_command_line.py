@@ -38,8 +38,12 @@ def test_without_a_job_the_trainer_prints_its_usage() -> None:
     assert (bare.returncode, bare.stdout) == (2, "")
     assert bare.stderr.startswith("usage: python -m mptraining_trainer train")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MPTRAINING")}
-    for job_file, said in ((None, "MPTRAINING_JOB_FILE: not set"), ("no/such/job.json", "no/such/job.json: No such")):
-        given = {} if job_file is None else {"MPTRAINING_JOB_FILE": job_file}
+    replaced = {"MPTRAINING_JOB_FILE": __file__, "MPTRAINING_JOB_DIGEST": "0" * 64}
+    for given, said in (
+        ({}, "MPTRAINING_JOB_FILE: not set"),
+        ({"MPTRAINING_JOB_FILE": "no/such/job.json"}, "no/such/job.json: No such"),
+        (replaced, f"{__file__}: not the job that the operator decided"),
+    ):
         asked = subprocess.run(
             [*command, "train"], capture_output=True, text=True, timeout=240, check=False, env=environment | given
         )

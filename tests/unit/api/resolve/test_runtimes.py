@@ -64,8 +64,7 @@ def test_a_runtime_decides_what_the_job_does_not_say() -> None:
     assert found.image == "registry.example/gpu:1"
     assert found.accelerator.provisioning == "Spot"
     assert found.output == "gs://team/runs/team-b/flowers"
-    assert found.runtime.name == "team-default"
-    assert found.runtime.pod_template == TEAM.pod_template
+    assert (found.runtime, found.pod_template) == ("team-default", TEAM.pod_template)
     said = reasons(found)
     assert said["spec.runtime"] == "given in the job"
     for field in ("podTemplate.env", "podTemplate.image", "accelerator.provisioning", "output.uri"):
@@ -86,7 +85,7 @@ def test_the_job_has_precedence_over_its_runtime() -> None:
     output = {"uri": "gs://mine/run"}
     found = resolved(runtime="team-default", podTemplate=own, accelerator=accelerator, output=output)
     assert (found.image, found.accelerator.provisioning, found.output) == ("mine:1", "OnDemand", "gs://mine/run")
-    assert found.runtime.pod_template.to_document() == {
+    assert found.pod_template.to_document() == {
         "image": "mine:1",
         "env": [{"name": "A", "value": "runtime"}, {"name": "B", "value": "job"}, {"name": "C", "value": "job"}],
         "nodeSelector": {"pool": "shared", "disk": "hdd"},
@@ -112,7 +111,7 @@ def test_of_an_affinity_each_kind_is_the_jobs_if_it_has_one() -> None:
     runtime = {"affinity": on("ssd") | apart, "topologySpreadConstraints": [spread, *others]}
     own = {"affinity": on("hdd"), "topologySpreadConstraints": [{**spread, "maxSkew": 2}]}
     settings = dataclasses.replace(CLUSTER, runtimes={"placed": Runtime.parse({"podTemplate": runtime})})
-    found = resolved(settings=settings, runtime="placed", podTemplate=own).runtime
+    found = resolved(settings=settings, runtime="placed", podTemplate=own)
     assert found.pod_template.to_document() == {
         "affinity": on("hdd") | apart,
         "topologySpreadConstraints": [*others, {**spread, "maxSkew": 2}],

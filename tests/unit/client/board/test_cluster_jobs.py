@@ -106,7 +106,9 @@ def condition(type: str, reason: str, message: str) -> Raw:
 
 
 RUNNING = {
-    "phase": "Running", "currentAttempt": 2, "startTime": TIME, "precision": "mixed_float16", "replicasInSync": 4,
+    "phase": "Running", "currentAttempt": 2, "startTime": TIME, "replicasInSync": 4,
+    "resolved": [{"decision": "precision", "value": "mixed_float16", "reason": "r"},
+                 {"decision": "batchSize", "value": "64", "reason": "r"}],
     "conditions": [condition("Running", "Training", "all workers train")],
     "progress": {
         "step": 40, "totalSteps": 100, "percentComplete": 40, "estimatedRemainingSeconds": 60,
@@ -130,9 +132,11 @@ def test_a_job_without_a_run_folder_shows_what_the_cluster_knows() -> None:
     assert row["reason"] == "Training: all workers train"
     assert row["progress"] == {"step": 40, "totalSteps": 100, "percent": 40, "remainingSeconds": 60}
     values = row["values"]
-    assert {key: values[key] for key in ("policy", "replicas", "restarts", "last:loss", "phase")} == {
-        "policy": "mixed_float16", "replicas": 4, "restarts": 1, "last:loss": 0.5, "phase": "Running",
+    expected = {
+        "policy": "mixed_float16", "globalBatchSize": 64, "replicas": 4, "restarts": 1, "last:loss": 0.5,
+        "phase": "Running",
     }  # fmt: skip
+    assert {key: values[key] for key in expected} == expected
     assert values["last:bad"] == "NaN"
     assert values["startTime"] == NOW
 

@@ -86,13 +86,17 @@ def test_under_way() -> None:
     fallback = condition("FellBackToCPU", "FellBackToCPU", "nvidia-tesla-t4 is absent")
     attempts = [
         {"number": 1, "workers": 4, "outcome": "Preempted", "message": "worker 0"},
-        {"number": 2, "workers": 8, "accelerator": "nvidia-l4", "precision": "mixed_float16", "outcome": "Resized"},
+        {"number": 2, "workers": 8, "outcome": "Resized"},
         {"number": 3, "workers": 1},
+    ]
+    resolved = [
+        {"decision": "strategy", "value": "MultiWorkerMirrored", "reason": "2 hosts"},
+        {"decision": "precision", "value": "mixed_float16", "reason": "given in the job"},
     ]
     seen = view(
         document(
             phase="Running", currentAttempt=3, conditions=[running, fallback], progress=progress, attempts=attempts,
-            strategy="MultiWorkerMirrored", precision="mixed_float16", workers=2, replicasInSync=8,
+            resolved=resolved, workers=2, replicasInSync=8,
         )
     )  # fmt: skip
     assert lines(seen, more=["look here"]) == [
@@ -101,8 +105,10 @@ def test_under_way() -> None:
         "  progress    step 300/1000 (30%)  loss 0.5123  x NaN  512 examples/s  1 min 30 s left",
         "  on the CPU  nvidia-tesla-t4 is absent",
         "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
+        "  because     strategy MultiWorkerMirrored: 2 hosts",
+        "              precision mixed_float16: given in the job",
         "  attempts    1 with 4 workers: Preempted: worker 0",
-        "              2 on nvidia-l4, mixed_float16, with 8 workers: Resized",
+        "              2 with 8 workers: Resized",
         "              3 with 1 worker: under way",
         "  run folder  gs://b/run",
         "  advice      look here",
@@ -114,18 +120,20 @@ def test_under_way() -> None:
 
 def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
     attempts = [
-        {"number": 1, "accelerator": "nvidia-tesla-a100", "precision": "mixed_float16", "outcome": "NoCapacity"},
-        {"number": 2, "machine": 1, "accelerator": "cpu", "precision": "float32"},
+        {"number": 1, "outcome": "NoCapacity"},
+        {"number": 2, "machine": 1},
     ]
-    written = document(phase="Running", currentAttempt=2, accelerator="cpu", attempts=attempts, precision="float32")
+    resolved = [{"decision": "machine", "value": "cpu x 2", "reason": "spec.accelerator.alternatives[0]"}]
+    written = document(phase="Running", currentAttempt=2, attempts=attempts, resolved=resolved)
     written["spec"]["accelerator"] = {
         "type": "nvidia-tesla-a100", "countPerNode": 8, "alternatives": [{"type": "cpu", "countPerNode": 2}],
     }  # fmt: skip
     seen = view(written)
     assert [each for each in lines(seen) if "attempts" in each or "cpu" in each] == [
-        "  runs as     cpu, float32",
-        "  attempts    1 on nvidia-tesla-a100, mixed_float16: NoCapacity",
-        "              2 on cpu, float32: under way",
+        "  runs as     cpu x 2",
+        "  because     machine cpu x 2: spec.accelerator.alternatives[0]",
+        "  attempts    1 on nvidia-tesla-a100: NoCapacity",
+        "              2 on cpu: under way",
     ]
     assert row(seen, CREATED)[2] == "2 x cpu"
 

@@ -36,7 +36,7 @@ def template(output: str = "/runs/digits", **pod_template: Any) -> dict[str, Any
     }  # fmt: skip
     job = MPTrainingJob.parse({"metadata": {"name": "digits"}, "spec": spec})
     owner = Owner("default", "digits", "uid-of-digits", "2026-01-01T00:00:00Z")
-    made = indexed_job(owner, resolve(job, ClusterSettings()), job.spec, attempt=1, settings=PodSettings())
+    made = indexed_job(owner, resolve(job, ClusterSettings()), attempt=1, settings=PodSettings())
     found: dict[str, Any] = made["spec"]["template"]
     return found
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from mptraining_api.kubernetes_api import JOBS, ApiProblem
+from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.apply import Applier
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import Plan, StartAttempt
+from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
+from mptraining_operator.reconciler import PLANS_AT_ONCE
 from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from tests.fakes import Clock
+from tests.unit.operator.api_objects import seen_batch_job, version_of
 
 KEY = Key("team", "flowers")
+CLUSTER = ClusterSettings(default_image="trainer:1")
 
 
 QUOTA = ApiProblem(403, "Forbidden", "exceeded quota: jobs")
@@ -70,7 +74,7 @@ class Bench:
     def job(self) -> ResolvedJob:
         job = self.snapshot.job
         assert job is not None
-        return resolve(job, ClusterSettings(default_image="trainer:1"))
+        return resolve(job, CLUSTER)
 
     @property
     def text(self) -> str:
@@ -83,8 +87,28 @@ class Bench:
     def apply(self, **plan: Any) -> bool:
         return self.applier.apply(Plan(**plan), self.seen)
 
-    def start(self, number: int = 1) -> bool:
-        return self.apply(actions=(StartAttempt(number, self.job),))
+    def start(self, number: int = 1, job: ResolvedJob | None = None, **attempt: Any) -> bool:
+        """Create the children of an attempt, whose intent was written."""
+        job = job or self.job
+        self.cache.update_lookups(KEY, self.snapshot.uid, job_text=job.to_json())
+        return self.apply(actions=(StartAttempt(number, job, **attempt),))
+
+    def reconcile(self) -> None:
+        """Apply plans until the cache has what they change, as a worker does."""
+        for _ in range(PLANS_AT_ONCE):
+            seen = self.cache.versioned_snapshot(KEY, Limits(cluster=CLUSTER))
+            assert seen is not None
+            if not self.applier.apply(plan(seen.snapshot, self.clock.now), seen):
+                return
+        raise AssertionError("the plans do not come to rest")
+
+    def restarted(self) -> Bench:
+        """Return the job after a restart of the operator."""
+        again = Bench(self.api, self.clock, self.api.get(JOBS, "team", "flowers"))
+        for batch_job in self.snapshot.batch_jobs:
+            stored = self.api.get(BATCH_JOBS, "team", batch_job.name)
+            again.cache.put_batch_job(KEY, version_of(stored), seen_batch_job(stored))
+        return again
 
 
 STARTED = JobStatus(phase=Phase.PENDING, current_attempt=1)

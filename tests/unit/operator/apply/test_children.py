@@ -8,7 +8,7 @@ import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, NETWORK_POLICIES, SERVICES, ApiProblem
 from mptraining_operator.children import rejection
-from mptraining_operator.plan.actions import AllowPeers, StartAttempt
+from mptraining_operator.plan.actions import AllowPeers
 from mptraining_operator.resources import indexed_job, job_objects
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job, raw_pod, seen_pod
@@ -19,9 +19,8 @@ def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
     bench.start()
     bench.api.calls.clear()
     assert not bench.start()
-    assert bench.api.written() == [("create", "jobs", "flowers-1")]
-    # An object that is known to be the job's own is not read again; the Indexed Job is.
-    assert [call for call in bench.api.calls if call[0] == "get"] == [("get", "jobs", "flowers-1")]
+    both = ("configmaps", "flowers-job"), ("jobs", "flowers-1")
+    assert bench.api.calls == [(verb, *child) for child in both for verb in ("create", "get")]
     assert bench.lookups.refusal is None
     assert len([key for key in bench.api.objects if key[0] == "jobs"]) == 1
 
@@ -61,7 +60,7 @@ def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Ben
         ({"kind": "MPTrainingJob", "name": "flowers", "uid": "job-1"}, "without a controller"),
     ],
 )
-def test_a_name_that_is_taken(bench: Bench, large: None, controller: dict[str, Any], words: str) -> None:
+def test_a_name_that_is_taken(bench: Bench, controller: dict[str, Any], words: str) -> None:
     body = job_objects.config_map(bench.owner, bench.text)
     body["metadata"]["ownerReferences"] = [controller]
     bench.api.put(CONFIG_MAPS, body)
@@ -71,7 +70,7 @@ def test_a_name_that_is_taken(bench: Bench, large: None, controller: dict[str, A
     assert bench.api.find(BATCH_JOBS, "team", "flowers-1") is None
 
 
-def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench, large: None) -> None:
+def test_our_own_child_that_is_being_deleted_is_waited_for(bench: Bench) -> None:
     body = job_objects.config_map(bench.owner, bench.text)
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     bench.api.put(CONFIG_MAPS, body)
@@ -138,7 +137,7 @@ def test_a_cluster_without_device_claims_is_named() -> None:
 
 def test_a_pod_that_cannot_be_leaves_nothing_behind(bench: Bench) -> None:
     job = bench.job.model_copy(update={"image": None})
-    assert bench.apply(actions=(StartAttempt(1, job),))
+    assert bench.start(job=job)
     assert bench.refused[0] == "Invalid"
     assert "image" in bench.refused[2]
     assert bench.api.calls == []

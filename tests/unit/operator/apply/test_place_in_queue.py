@@ -34,18 +34,18 @@ NO_QUEUE = ApiProblem(404, "NotFound", 'localqueues.kueue.x-k8s.io "gpus" not fo
 def test_a_queue_that_nobody_serves_is_reported(queued: Bench, answers: list[ApiProblem], message: str) -> None:
     for resource, answer in zip(LOCAL_QUEUES, answers, strict=False):
         queued.api.refuse("get", resource, answer)
-    queued.apply(actions=(JoinQueue(queued.job),))
+    queued.apply(actions=(JoinQueue(StartAttempt(1, queued.job)),))
     assert (queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None) == bool(message)
     assert queued.refused[0] == ("NoQueue" if message else "")
     assert message in queued.refused[2]
-    queued.apply(actions=(JoinQueue(queued.job),))
+    queued.apply(actions=(JoinQueue(StartAttempt(1, queued.job)),))
     assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is not None
     assert queued.lookups.refusal is None
 
 
 def admit(queued: Bench) -> dict[str, Any]:
     """Create the queue's Job of a job, and admit it as Kueue does."""
-    queued.apply(actions=(JoinQueue(queued.job, digest="asked for"),))
+    queued.apply(actions=(JoinQueue(StartAttempt(1, queued.job), digest="asked for"),))
     raw = queued.api.find(BATCH_JOBS, "team", "flowers-queue")
     stored: dict[str, Any] = queued.api.put(BATCH_JOBS, {**raw, "spec": {**raw["spec"], "suspend": False}})
     seen = seen_batch_job(stored)
@@ -93,6 +93,6 @@ def test_a_place_without_managed_by_is_deleted_and_reported(queued: Bench) -> No
         return create(resource, namespace, {**body, "spec": spec}, **kwargs)
 
     queued.api.create = without_the_gate
-    queued.apply(actions=(JoinQueue(queued.job),))
+    queued.apply(actions=(JoinQueue(StartAttempt(1, queued.job)),))
     assert queued.api.find(BATCH_JOBS, "team", "flowers-queue") is None
     assert "JobManagedBy" in queued.refused[2]

@@ -10,25 +10,23 @@ from mptraining_operator.apply import status_changes
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import EventRecord, Plan, StartAttempt
 from mptraining_operator.plan.snapshot import Limits
-from mptraining_operator.resources import job_objects
 from mptraining_operator.watch import parse
 from tests.unit.operator.apply.applied_job import KEY, SHARED, STARTED, Bench
 
 
 def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
     said = (EventRecord("Started", "attempt 1"),)
-    assert not bench.apply(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=said)
-    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), *SHARED, ("create", "jobs", "flowers-1")]
+    assert bench.apply(status=STARTED, job_text=bench.text, event_records=said), "the next plan follows at once"
+    assert bench.api.calls == [("patch", "mptrainingjobs", "flowers")]
+    # The cache has the operator's own writes at once.
+    assert (bench.snapshot.status, bench.lookups.job_text) == (STARTED, bench.text)
+    assert not bench.apply(actions=(StartAttempt(1, bench.job),))
+    created = [("create", "configmaps", "flowers-job"), *SHARED, ("create", "jobs", "flowers-1")]
+    assert bench.api.calls[1:] == created
     assert bench.said == ["Started"]
-    assert len(bench.counted) == 1
+    assert len(bench.counted) == 2
     assert bench.started == [("job-1", 1)]
-    # The cache has the operator's own writes at once; the frozen job's digest is in the status before the ConfigMap
-    # exists.
-    assert bench.snapshot.status == STARTED.model_copy(
-        update={"job_digest": job_objects.job_digest(bench.job.to_json())}
-    )
     assert [job.name for job in bench.snapshot.batch_jobs] == ["flowers-1"]
-    assert bench.lookups.job_text == bench.text
 
 
 def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
@@ -36,10 +34,10 @@ def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
     raw = bench.api.get(JOBS, "team", "flowers")
     bench.api.put(JOBS, {**raw, "status": {"phase": "Suspended"}})
     bench.api.calls.clear()
-    plan = Plan(status=STARTED, actions=(StartAttempt(1, bench.job),), event_records=(EventRecord("Started", ""),))
+    plan = Plan(status=STARTED, job_text=bench.text, event_records=(EventRecord("Started", ""),))
     assert bench.applier.apply(plan, seen)
     assert bench.api.calls == [("patch", "mptrainingjobs", "flowers"), ("get", "mptrainingjobs", "flowers")]
-    assert (bench.said, bench.counted) == ([], [])
+    assert (bench.said, bench.counted, bench.lookups.job_text) == ([], [], None)
     assert bench.snapshot.status == JobStatus(phase=Phase.SUSPENDED)
 
 

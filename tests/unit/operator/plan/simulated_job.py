@@ -25,6 +25,7 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.resources.job_objects import job_digest
 
 BEGIN = 1_767_225_600.0
 LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
@@ -41,7 +42,7 @@ class SimulatedJob:
     other_nodes: int = 0
     status: JobStatus = field(default_factory=JobStatus)
     lookups: Lookups = field(default_factory=Lookups)
-    # The text of the frozen job.
+    # The text in the ConfigMap of the resolved job.
     file: str = ""
     jobs: dict[str, SeenBatchJob] = field(default_factory=dict)
     pods: dict[str, SeenPod] = field(default_factory=dict)
@@ -79,15 +80,19 @@ class SimulatedJob:
         )
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
-        """Apply one plan; after `stop_after` actions the operator is killed."""
+        """Apply one plan, after an intent also the next one; after `stop_after` actions the operator is killed."""
         found = plan(self.snapshot(), self.time)
         for record in found.event_records:
             self.hear(record)
         if found.status is not None:
             self.status = JobStatus.read(found.status.to_json())
+        if found.job_text:
+            assert job_digest(found.job_text) == self.status.job_digest
+            assert not any(isinstance(action, StartAttempt) for action in found.actions), "created with its intent"
+            self.learn(job_text=found.job_text, refusal=None)
         for action in found.actions[:stop_after]:
             self.act(action)
-        return found
+        return self.reconcile(stop_after=stop_after) if found.job_text and stop_after != 0 else found
 
     def settle(self) -> float | None:
         """Apply plans until nothing is left to do; return when to plan again."""
@@ -102,13 +107,17 @@ class SimulatedJob:
 
     def act(self, action: Action) -> None:
         match action:
-            case StartAttempt():
-                self.file = self.file or action.job.to_json()
-            case JoinQueue():
+            case StartAttempt(number):
+                text = self.lookups.job_text or ""
+                assert number == self.status.current_attempt, "created before its intent"
+                assert job_digest(text) == self.status.job_digest
+                assert self.file in ("", text), "another job than that of the ConfigMap"
+                self.file = text
+            case JoinQueue(start):
                 assert self.place is None
-                uid, size = f"place-{next(self.numbers)}", action.attempt_job.processes
+                uid, size = f"place-{next(self.numbers)}", start.attempt_job.processes
                 place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.time, "{}", suspended=True)
-                self.place = replace(place, machine=action.machine, parallelism=size)
+                self.place = replace(place, machine=start.machine, parallelism=size)
             case LeaveQueue(_, uid):
                 assert self.place is not None
                 assert self.place.uid == uid
@@ -119,7 +128,7 @@ class SimulatedJob:
             case AllowPeers():
                 self.learn(peers_allowed=True)
             case ReadJobFile():
-                self.learn(job_text=self.file, job_file_missing=not self.file)
+                self.learn(job_text=self.file)
             case ReadNode(node):
                 self.learn(unready_nodes={node: node in self.lost_nodes})
             case ReadEvents(about):

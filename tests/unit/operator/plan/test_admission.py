@@ -12,9 +12,9 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import Plan, ReadJobFile, StartAttempt
+from mptraining_operator.plan.actions import Plan, ReadJobFile
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, SeenBatchJob
+from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.plan.start import NODE_CHECK_SECONDS
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
@@ -34,8 +34,6 @@ class AdmissionSimulation:
         self.cache = Cache(lambda: NOW)
         self.versions = iter(range(1, 100_000))
         self.raw: dict[str, dict[str, Any]] = {}
-        # The nodes of a Job that the operator has created and not recorded yet.
-        self.created: dict[str, int] = {}
         self.most_at_once = 0
         self.now = NOW
         for name, nodes in sizes.items():
@@ -72,30 +70,15 @@ class AdmissionSimulation:
         found = plan(seen.snapshot, self.now)
         if found.actions == (ReadJobFile(),):
             # No child exists here: the job is resolved again.
-            self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_file_missing=True)
+            self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_text="")
             return self.look(name)
         if found.status is not None:
             self.put(name, found.status)
-        self.create(name, found)
         return found
 
-    def create(self, name: str, found: Plan) -> None:
-        """Create the Job of a first attempt, let the operator record it, and remove the Job: no pods run here."""
-        starts = [each for each in found.actions if isinstance(each, StartAttempt)]
-        if found.status is not None or not starts:
-            return
-        uid = f"batch-{name}"
-        job = SeenBatchJob(f"{name}-1", uid, f"uid-{name}", 1, self.now, parallelism=starts[0].job.processes)
-        self.created[name] = job.parallelism
-        self.cache.put_batch_job(Key("team", name), next(self.versions), job)
-        self.count()
-        self.look(name)
-        del self.created[name]
-        self.cache.remove_child(Key("team", name), uid, next(self.versions))
-
     def count(self) -> None:
-        nodes = {name: parse.nodes(raw.get("status", {})) for name, raw in self.raw.items()}
-        self.most_at_once = max(self.most_at_once, sum(max(n, self.created.get(name, 0)) for name, n in nodes.items()))
+        nodes = sum(parse.nodes(raw.get("status", {})) for raw in self.raw.values())
+        self.most_at_once = max(self.most_at_once, nodes)
 
     def started(self, name: str) -> bool:
         return bool(self.status(name).current_attempt)

@@ -15,7 +15,7 @@ from mptraining_operator.plan.actions import StartAttempt
 from mptraining_operator.plan.capacity.gangs import hold_seconds, pause_seconds
 from mptraining_operator.plan.end import restart_backoff
 from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Limits, Lookups, Refusal
+from mptraining_operator.plan.snapshot import Limits, Refusal
 from tests.unit.operator.plan.test_plan import BASE, seen
 
 NOW = parse_time("2026-01-01T00:01:00Z")
@@ -138,7 +138,8 @@ def test_a_rejected_child_is_tried_again_later_the_longer_it_is_rejected(rejecte
     status = {"phase": "Pending", "currentAttempt": 1, "attempts": [{"number": 1, "startTime": format_time(BASE)}]}
     rejected = BASE + rejected_after
     refusal = Refusal("Job flowers-1", "exceeded quota", rejected)
-    snapshot = dataclasses.replace(seen({"status": status}), lookups=Lookups(job_file_missing=True, refusal=refusal))
+    snapshot = seen({"status": status, "lookups": {"jobFile": True}})
+    snapshot = dataclasses.replace(snapshot, lookups=dataclasses.replace(snapshot.lookups, refusal=refusal))
     early, due = plan(snapshot, rejected + delay - 0.1), plan(snapshot, rejected + delay)
     assert (early.actions, early.wake_at) == ((), rejected + delay)
     assert len(due.actions) == 1

@@ -19,7 +19,9 @@ import pytest
 import yaml
 
 from mptraining_api.admin_limits import JobLimits
+from mptraining_api.resolve.attempt import decisions
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time, parse_time
 from mptraining_operator.plan.actions import Plan, StartAttempt
@@ -34,6 +36,7 @@ from mptraining_operator.plan.snapshot import (
     SeenWarning,
     Snapshot,
 )
+from mptraining_operator.resources.job_objects import job_digest
 
 FOLDER = Path(__file__).parents[3] / "golden" / "plans"
 BASE = parse_time("2026-01-01T00:00:00Z")
@@ -48,17 +51,25 @@ SPEC: dict[str, Any] = {
     "data": {"train": ["gs://bucket/train-*.tfrecord"]},
     "training": {"epochs": 5, "batchSize": {"global": 64}},
 }
-# What the first reconciliation writes of SPEC, and no later one changes.
+
+
+def parsed(spec: Mapping[str, Any]) -> MPTrainingJob:
+    metadata = {"name": "flowers", "namespace": "team", "uid": "uid-1"}
+    return MPTrainingJob.parse(
+        {"apiVersion": "mptraining.dev/v1alpha1", "kind": "MPTrainingJob", "metadata": metadata, "spec": spec}
+    )
+
+
+# What the intent of attempt 1 writes of SPEC, and no later plan changes.
 STATUS: dict[str, Any] = {
     "applicationFailures": 0,
     "infrastructureRestarts": 0,
-    "strategy": "MultiWorkerMirrored",
-    "precision": "mixed_float16",
     "workers": 2,
     "replicasInSync": 8,
-    "globalBatchSize": 64,
+    "resolved": [each.to_document() for each in decisions(resolve(parsed(SPEC), CLUSTER))],
     "observedGeneration": 1,
 }
+RESOLVED = {key: value for key, value in STATUS.items() if key != "observedGeneration"}
 _CONDITION = re.compile(r"(True|False|Unknown) (\S+) (T\+\d+)(?: gen (\d+))?: (.*)", re.DOTALL)
 
 
@@ -83,7 +94,10 @@ def test_the_plan_of(file: Path, case: dict[str, Any]) -> None:
     for _ in range(3):
         if found.status is None:
             return
-        snapshot = dataclasses.replace(snapshot, status=found.status)
+        lookups = snapshot.lookups
+        if found.job_text:
+            lookups = dataclasses.replace(lookups, job_text=found.job_text, refusal=None)
+        snapshot = dataclasses.replace(snapshot, status=found.status, lookups=lookups)
         found = plan(snapshot, now)
     assert found.status is None
 
@@ -92,14 +106,7 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
     spec = merged(SPEC, document.get("spec", {}))
     job = None
     if "problem" not in document or document.get("readable"):
-        job = MPTrainingJob.parse(
-            {
-                "apiVersion": "mptraining.dev/v1alpha1",
-                "kind": "MPTrainingJob",
-                "metadata": {"name": "flowers", "namespace": "team", "uid": "uid-1"},
-                "spec": spec,
-            }
-        )
+        job = parsed(spec)
     status = document.get("status", {})
     if status is not None:
         status = with_conditions({**(STATUS if "like" in status else {}), **status})
@@ -110,6 +117,8 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         fallback = document.get("cpuFallback", False)
         frozen = dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen", cpu_fallback=fallback)
         lookups["job_text"] = resolve(job, frozen).to_json()
+        if "currentAttempt" in (status or ()):
+            status["jobDigest"] = job_digest(lookups["job_text"])
     if "refusal" in lookups:
         lookups["refusal"] = Refusal(**absolute(lookups["refusal"]))
     if "warnings" in lookups:
@@ -227,6 +236,10 @@ def changes(before: JobStatus, after: JobStatus) -> dict[str, Any]:
     for document in (old, new):
         document["conditions"] = {each["type"]: condition_line(each) for each in document.get("conditions", ())}
     found = {key: new.get(key) for key in {**old, **new} if old.get(key) != new.get(key)}
+    if all(found.get(key) == value for key, value in RESOLVED.items()):
+        found = {"like": "resolved", **{key: value for key, value in found.items() if key not in RESOLVED}}
+    if found.get("resolved"):
+        found["resolved"] = {each["decision"]: f"{each['value']}: {each['reason']}" for each in found["resolved"]}
     if "conditions" in found:
         types = {**old["conditions"], **new["conditions"]}
         changed = {type: new["conditions"].get(type, "gone") for type in types}
@@ -241,6 +254,11 @@ def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
         document["status"] = changes(snapshot.status or JobStatus(), found.status)
     if found.actions:
         document["actions"] = [action(each) for each in found.actions]
+    if found.job_text:
+        document["job"] = ResolvedJob.read(found.job_text).image
+        assert found.status is not None
+        assert found.status.job_digest == job_digest(found.job_text)
+        document["status"].pop("jobDigest", None)
     if found.event_records:
         document["event_records"] = [f"{each.type} {each.reason}: {each.message}" for each in found.event_records]
     if found.wake_at is not None:

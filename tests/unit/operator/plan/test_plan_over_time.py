@@ -26,14 +26,14 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.plan.snapshot import Lookups, SeenBatchJob, SeenPod
 from tests.jobs import two_workers
-from tests.unit.operator.plan.simulated_job import SimulatedJob
+from tests.unit.operator.plan.simulated_job import LIMITS, SimulatedJob
 
 WORKERS = 2
 GRACE = 60
 EVENTS = (
     "run", "run", "succeed", "bug", "preempt", "lose node", "delete node", "lose peer", "delete job", "suspend",
     "resume", "suspend for a moment", "empty status", "suspend and empty status", "job vanishes", "make again",
-    "restart operator", "crash after status", "crash midway", "wait", "long wait",
+    "restart operator", "crash after status", "crash midway", "crash before Job", "wait", "long wait",
 )  # fmt: skip
 
 
@@ -57,6 +57,8 @@ class ClusterSimulation(SimulatedJob):
     queued: bool = False
     suspend: bool = False
     made: list[str] = field(default_factory=list)
+    # Whether the operator is killed between the ConfigMap and the Indexed Job.
+    killed: bool = False
     # The indexes of a Job that have no pod yet.
     owed: dict[str, set[int]] = field(default_factory=dict)
 
@@ -68,7 +70,8 @@ class ClusterSimulation(SimulatedJob):
         match action:
             case StartAttempt(number):
                 super().act(action)
-                self.start(f"flowers-{number}", number)
+                if not self.killed:
+                    self.start(f"flowers-{number}", number)
             case LeaveQueue():
                 assert not self.alive(), "the machines were given back before the workers ended"
                 super().act(action)
@@ -237,6 +240,14 @@ class ClusterSimulation(SimulatedJob):
             case "crash midway":
                 self.reconcile(stop_after=1)
                 self.lookups = Lookups()
+            case "crash before Job":
+                self.killed = True
+                self.reconcile()
+                self.killed, self.lookups = False, Lookups()
+            case "upgrade operator":
+                image = f"trainer:{next(self.numbers)}"
+                self.limits = replace(LIMITS, cluster=replace(LIMITS.cluster, default_image=image))
+                self.lookups = Lookups()
             case "days pass" if not self.alive() and not self.holds_place(suspended=False):
                 self.now += 200_000
             case "wait":
@@ -299,7 +310,8 @@ def test_a_suspended_job_gives_its_machines_back(events: list[str], queued: bool
 
 NOTHING_FAILS = (
     *QUEUE, "run", "queued job vanishes", "suspend", "resume", "suspend for a moment",
-    "restart operator", "crash after status", "crash midway", "wait", "long wait", "days pass",
+    "restart operator", "crash after status", "crash midway", "crash before Job", "upgrade operator", "wait",
+    "long wait", "days pass",
 )  # fmt: skip
 
 

@@ -13,7 +13,15 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator.place_in_queue import status_changes
 from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import DeleteJob, EndAttempt, JoinQueue, LeaveQueue, ReportToQueue, StartAttempt
+from mptraining_operator.plan.actions import (
+    DeleteJob,
+    EndAttempt,
+    JoinQueue,
+    LeaveQueue,
+    Plan,
+    ReportToQueue,
+    StartAttempt,
+)
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
 from tests.jobs import two_workers
@@ -34,6 +42,14 @@ def snapshot(*, spec: dict[str, Any] | None = None, **parts: Any) -> Snapshot:
     limits = Limits(cluster=ClusterSettings(default_image="trainer:test"))
     whole = {"status": JobStatus(), "limits": limits, "lookups": Lookups(peers_allowed=True), **parts}
     return Snapshot(key=Key("team", "flowers"), uid="uid", generation=1, created=NOW, job=job, **whole)
+
+
+def plan_of_children(seen: Snapshot, now: float) -> Plan:
+    """Return the plan that follows that of the intent."""
+    intent = plan(seen, now)
+    assert intent.job_text
+    lookups = dataclasses.replace(seen.lookups, job_text=intent.job_text)
+    return plan(dataclasses.replace(seen, status=intent.status, lookups=lookups), now)
 
 
 def test_a_job_queues_before_its_first_attempt() -> None:
@@ -61,7 +77,7 @@ def test_a_queues_job_that_was_refused_is_created_again_later(after: float, expe
 
 
 def test_an_admitted_job_starts_and_reports_to_the_place_that_was_observed() -> None:
-    report, start = plan(snapshot(queue_job=dataclasses.replace(ADMITTED, version=7)), NOW).actions
+    report, start = plan_of_children(snapshot(queue_job=dataclasses.replace(ADMITTED, version=7)), NOW).actions
     assert isinstance(report, ReportToQueue)
     assert isinstance(start, StartAttempt)
     assert (report.active, report.uid, report.version) == (2, "place", 7)
@@ -118,13 +134,13 @@ def test_the_end_of_the_job_ends_its_workload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "queue", "expected"),
-    [("mptraining.dev/operator", {}, [StartAttempt]), ("example.com/farm", {"queueName": "gpus"}, [])],
+    ("by", "queue", "starts"),
+    [("mptraining.dev/operator", {}, True), ("example.com/farm", {"queueName": "gpus"}, False)],
 )
-def test_a_job_of_another_controller_is_left_alone(by: str, queue: dict[str, str], expected: list[type]) -> None:
+def test_a_job_of_another_controller_is_left_alone(by: str, queue: dict[str, str], starts: bool) -> None:
     found = plan(snapshot(spec={"managedBy": by, "scheduling": queue}), NOW)
-    assert found.status is None
-    assert [type(each) for each in found.actions] == expected
+    assert (found.status is not None, bool(found.job_text)) == (starts, starts)
+    assert found.actions == ()
 
 
 def test_a_finished_job_of_another_controller_has_its_ttl() -> None:
@@ -138,7 +154,7 @@ def joined(**spec: Any) -> SeenBatchJob:
     """Return the place of a job with that spec, as its queue admitted it."""
     (join,) = plan(snapshot(spec=spec), NOW).actions
     assert isinstance(join, JoinQueue)
-    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.attempt_job.processes)
+    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.start.attempt_job.processes)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +175,15 @@ def test_a_job_that_is_edited_in_its_queue_leaves_it_and_queues_again(edited: di
 
 @pytest.mark.parametrize("edited", [{}, {"training": {"epochs": 9, "batchSize": {"global": 64}}}])
 def test_what_the_queue_does_not_admit_may_change(edited: dict[str, Any]) -> None:
-    found = plan(snapshot(spec=edited, queue_job=joined()), NOW)
+    found = plan_of_children(snapshot(spec=edited, queue_job=joined()), NOW)
     assert StartAttempt in [type(each) for each in found.actions]
 
 
 def test_a_job_that_started_keeps_a_place_of_another_version_of_the_operator() -> None:
     failed = conditions.with_attempt_ended(RUNNING, outcomes.PREEMPTED, "", NOW)
     place = dataclasses.replace(ADMITTED, queue_digest="of another version", active=2, started=NOW)
-    found = plan(snapshot(status=failed, queue_job=place, lookups=Lookups(job_file_missing=True)), NOW + 60)
+    seen = snapshot(status=failed, queue_job=place, lookups=Lookups(job_text=""))
+    found = plan_of_children(seen, NOW + 60)
     assert [type(each) for each in found.actions] == [StartAttempt]
 
 
@@ -212,7 +229,7 @@ def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
     pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
     preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
     place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
-    frozen = Lookups(job_file_missing=True, peers_allowed=True)
+    frozen = Lookups(job_text="", peers_allowed=True)
     parts = {"spec": spec, "queue_job": place, "lookups": frozen}
     started = plan(snapshot(status=preempted, **parts), again).status
     second = dataclasses.replace(FIRST, name="flowers-2", uid="job-2", attempt=2, created=again, active=2, ready=0)
@@ -243,9 +260,8 @@ def test_an_elastic_attempt_whose_job_is_missing_is_no_larger_than_its_new_admis
     spec = {"nodes": None, "elastic": {"min": 1, "max": 4}}
     attempts = [Attempt(number=1, start_time="2026-01-01T00:00:00Z", workers=4)]
     status = JobStatus(current_attempt=1, attempts=attempts, workers=4, phase=Phase.PENDING)
-    found = plan(
-        snapshot(spec=spec, status=status, queue_job=ADMITTED, lookups=Lookups(job_file_missing=True)), NOW + 1
-    )
+    lookups = Lookups(job_text="")
+    found = plan_of_children(snapshot(spec=spec, status=status, queue_job=ADMITTED, lookups=lookups), NOW + 1)
     (start,) = [each for each in found.actions if isinstance(each, StartAttempt)]
     assert start.nodes == 2
     assert found.status is not None

@@ -32,8 +32,8 @@ def built(**spec: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the probe and the Job of an attempt."""
     job = parsed(**{**SPEC, **spec})
     resolved = resolve(job, CLUSTER)
-    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=6, settings=SETTINGS)
-    return probe, indexed_job(OWNER, resolved, job.spec, attempt=1, settings=SETTINGS, nodes=2)
+    probe = capacity_probe(OWNER, resolved, machine=0, pods=6, settings=SETTINGS)
+    return probe, indexed_job(OWNER, resolved, attempt=1, settings=SETTINGS, nodes=2)
 
 
 @pytest.mark.parametrize("template", [{}, TEMPLATE], ids=["plain", "template"])
@@ -84,7 +84,7 @@ def test_it_needs_what_the_runtime_of_the_job_asks_for() -> None:
     runtime = Runtime.parse({"podTemplate": {"nodeSelector": {"pool": "x"}, "resources": {"requests": {"cpu": "9"}}}})
     job = parsed(**SPEC, runtime="team")
     frozen = resolve(job, replace(CLUSTER, runtimes={"team": runtime}))
-    probe = capacity_probe(OWNER, frozen, job.spec, machine=0, pods=6, settings=SETTINGS)
+    probe = capacity_probe(OWNER, frozen, machine=0, pods=6, settings=SETTINGS)
     pod = probe["spec"]["template"]["spec"]
     assert pod["nodeSelector"]["pool"] == "x"
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "9"
@@ -95,7 +95,7 @@ def test_an_admitted_job_has_a_probe_of_its_own_quota() -> None:
     placement = queue_placement({"spec": {"nodeSelector": {"pool": "east"}}})
     admitted = Admitted("flowers-queue", "place", placement)
     resolved = resolve(job, CLUSTER)
-    probe = capacity_probe(OWNER, resolved, job.spec, machine=0, pods=2, settings=SETTINGS, admitted=admitted)
+    probe = capacity_probe(OWNER, resolved, machine=0, pods=2, settings=SETTINGS, admitted=admitted)
     assert "suspend" not in probe["spec"]
     assert QUEUE not in probe["metadata"]["labels"]
     assert probe["spec"]["template"]["spec"]["nodeSelector"]["pool"] == "east"

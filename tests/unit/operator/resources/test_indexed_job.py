@@ -17,7 +17,7 @@ from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job, with_frozen_template
+from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner, claim_template
 from mptraining_operator.resources.volumes import CABundle
 
@@ -40,7 +40,7 @@ def built(
     *, attempt: int = 1, settings: PodSettings = SETTINGS, cluster: ClusterSettings = CLUSTER, **spec: Any
 ) -> dict[str, Any]:
     job = parsed(**spec)
-    return indexed_job(OWNER, resolve(job, cluster), job.spec, attempt=attempt, settings=settings)
+    return indexed_job(OWNER, resolve(job, cluster), attempt=attempt, settings=settings)
 
 
 def pod(**spec: Any) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def test_the_same_job_gives_the_same_text_and_shares_nothing() -> None:
     job = parsed(podTemplate=template)
     spec = job.spec
     before = copy.deepcopy(spec)
-    first, second = (indexed_job(OWNER, resolve(job, CLUSTER), spec, attempt=1, settings=SETTINGS) for _ in range(2))
+    first, second = (indexed_job(OWNER, resolve(job, CLUSTER), attempt=1, settings=SETTINGS) for _ in range(2))
     assert first == second
     first["spec"]["template"]["spec"]["securityContext"].clear()
     first["spec"]["template"]["spec"]["containers"][0]["env"][-1]["value"] = "2"
     assert spec == before
-    assert second == indexed_job(OWNER, resolve(job, CLUSTER), spec, attempt=1, settings=SETTINGS)
+    assert second == indexed_job(OWNER, resolve(job, CLUSTER), attempt=1, settings=SETTINGS)
 
 
 def test_the_token_of_the_kubernetes_api_is_for_jobs_that_name_an_account() -> None:
@@ -263,16 +263,12 @@ def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_o
 def test_a_changed_number_of_checkpoints_reaches_the_next_attempt_and_leaves_the_frozen_job() -> None:
     frozen = resolve(parsed(checkpoint={"everySteps": 10, "maxToKeep": 3}), CLUSTER)
 
-    def kept(**checkpoint: Any) -> str | None:
-        spec = parsed(checkpoint={"everySteps": 10, **checkpoint}).spec
-        template = indexed_job(OWNER, frozen, spec, attempt=2, settings=SETTINGS)["spec"]["template"]
-        assert template["metadata"]["annotations"]["mptraining.dev/resolved-job"] == frozen.to_json()
-        found: str | None = environment(template["spec"]["containers"][0]).get(launch.MAX_TO_KEEP)
+    def kept(max_to_keep: int | None) -> str | None:
+        built = indexed_job(OWNER, frozen, attempt=2, settings=SETTINGS, max_to_keep=max_to_keep)
+        found: str | None = environment(built["spec"]["template"]["spec"]["containers"][0]).get(launch.MAX_TO_KEEP)
         return found
 
-    assert kept(maxToKeep=3) is None
-    assert kept(maxToKeep=9) == "9"
-    assert kept() is None, "3 is the default"
+    assert [kept(number) for number in (None, 3, 9)] == [None, None, "9"]
     assert launch.with_current_fields(frozen, {launch.MAX_TO_KEEP: "9"}).checkpoint.max_to_keep == 9
     assert launch.with_current_fields(frozen, {}) == frozen
     with pytest.raises(InvalidSpec, match="MPTRAINING_MAX_TO_KEEP"):
@@ -283,14 +279,13 @@ def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_fold
     runtime = Runtime.parse({"podTemplate": {"env": [{"name": "TEAM", "value": "a"}]}})
     job = parsed(runtime="team", podTemplate={"env": [{"name": "OWN", "value": "b"}]})
     frozen = resolve(job, dataclasses.replace(CLUSTER, runtimes={"team": runtime}))
-    # The settings have no such runtime any more.
-    spec = with_frozen_template(job.spec, ResolvedJob.read(frozen.to_json()))
-    found = indexed_job(OWNER, frozen, spec, attempt=2, settings=SETTINGS)["spec"]["template"]["spec"]
+    found = indexed_job(OWNER, ResolvedJob.read(frozen.to_json()), attempt=2, settings=SETTINGS)["spec"]["template"][
+        "spec"
+    ]
     variables = environment(found["containers"][0])
     assert (variables["TEAM"], variables["OWN"]) == ("a", "b")
     worker = launch.with_current_fields(frozen, {})
-    assert worker.runtime is not None
-    assert (worker.runtime.name, worker.runtime.pod_template) == ("team", None)
+    assert (worker.runtime, worker.pod_template) == ("team", None)
 
 
 def test_gpus_of_a_device_class_are_claimed_and_others_are_a_resource() -> None:

@@ -122,4 +122,4 @@ def test_the_pod_group_and_the_pods_that_name_it(api: PodGroupApi) -> None:
 def built(gang: Gang | None) -> dict[str, Any]:
     job = two_workers()
     resolved = resolve(job, ClusterSettings(default_image="trainer:1"))
-    return indexed_job(OWNER, resolved, job.spec, attempt=3, settings=PodSettings(), gang=gang)
+    return indexed_job(OWNER, resolved, attempt=3, settings=PodSettings(), gang=gang)

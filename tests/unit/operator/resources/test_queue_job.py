@@ -23,7 +23,7 @@ def attempt(*, admitted: Admitted | None = None, **spec: Any) -> dict[str, Any]:
     scheduling = {"queueName": "gpus", "workloadPriorityClassName": "urgent"}
     job = two_workers(**{"training": training, "scheduling": scheduling, **spec})
     resolved = resolve(job, ClusterSettings(default_image="trainer:test"))
-    return indexed_job(OWNER, resolved, job.spec, attempt=1, settings=PodSettings(), admitted=admitted)
+    return indexed_job(OWNER, resolved, attempt=1, settings=PodSettings(), admitted=admitted)
 
 
 def test_no_controller_but_the_operator_acts_on_the_queues_job() -> None:

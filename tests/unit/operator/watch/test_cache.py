@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
-from mptraining_operator.plan.actions import StartAttempt
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenWarning, Snapshot
 from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
@@ -121,10 +120,10 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(cache: Cache) -> 
     assert cache.remove_job(KEY, "old", 12)
     cache.put_job(parse.job(raw_job(uid="new", version=13)))
     waits = plan(look(cache), 1_767_225_640.0)
-    assert not [each for each in waits.actions if isinstance(each, StartAttempt)]
+    assert not waits.job_text
     assert [each.reason for each in waits.event_records] == ["EarlierJobEnds"]
     assert cache.remove_child(KEY, "p-old", 14)
-    assert [type(each) for each in plan(look(cache), 1_767_225_660.0).actions] == [StartAttempt]
+    assert plan(look(cache), 1_767_225_660.0).job_text
 
 
 def test_a_stale_count_of_terminating_pods_blocks_nothing(cache: Cache) -> None:
@@ -165,22 +164,21 @@ def test_a_job_is_removed_with_its_objects(cache: Cache) -> None:
 
 
 def test_findings_are_kept_and_some_expire(cache: Cache, clock: Clock) -> None:
-    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "job-1", job_text="")
     cache.put_job(parse.job(raw_job()))
-    assert not cache.update_lookups(KEY, "another", job_file_missing=True)
-    assert cache.update_lookups(KEY, "job-1", job_file_missing=True)
-    assert not cache.update_lookups(KEY, "job-1", job_file_missing=True)
+    assert not cache.update_lookups(KEY, "another", job_text="")
+    assert cache.update_lookups(KEY, "job-1", job_text="")
+    assert not cache.update_lookups(KEY, "job-1", job_text="")
     refusal = Refusal("Job flowers-1", "exceeded quota", 5.0)
     assert cache.update_lookups(KEY, "job-1", refusal=refusal)
     clock.now += LOOKUP_SECONDS / 2
     assert cache.update_node(KEY, "job-1", "node-1", True)
     assert cache.update_node(KEY, "job-1", "node-2", False)
     found = look(cache).lookups
-    assert (found.job_file_missing, found.refusal) == (True, refusal)
+    assert (found.job_text, found.refusal) == ("", refusal)
     assert dict(found.unready_nodes) == {"node-1": True, "node-2": False}
     clock.now += LOOKUP_SECONDS / 2
     found = look(cache).lookups
-    assert not found.job_file_missing
     assert set(found.unready_nodes) == {"node-1", "node-2"}
     clock.now += LOOKUP_SECONDS / 2
     found = look(cache).lookups
