@@ -62,6 +62,7 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
     StartProbe,
 )
+from mptraining_operator.plan.capacity.avoided_nodes import avoided_nodes
 from mptraining_operator.plan.queue_job import admitted
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
@@ -250,6 +251,7 @@ class Applier:
             machine=action.machine,
             nodes=action.nodes,
             admitted=admitted(snapshot),
+            avoided_nodes=avoided_nodes(snapshot.status),
         )
         if not job_objects.fits_template(text) and self._config_map(owner, text, snapshot):
             return True

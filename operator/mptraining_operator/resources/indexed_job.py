@@ -101,6 +101,7 @@ def indexed_job(
     machine: int = 0,
     nodes: int | None = None,
     admitted: Admitted | None = None,
+    avoided_nodes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Build the Job of one attempt from the frozen job; `text` is that of the frozen job, by default of `job`.
 
@@ -108,14 +109,14 @@ def indexed_job(
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
-    `admitted` is the job's place in its queue.
+    `admitted` is the job's place in its queue; `avoided_nodes` are used only where no other node fits.
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     spec = with_frozen_template(spec, job)
     text = text or job.to_json()
     job = for_attempt(job, machine=machine, nodes=nodes)
-    pods = _Pods(owner, job, spec, settings, attempt, machine, nodes, text, gang)
+    pods = _Pods(owner, job, spec, settings, attempt, machine, nodes, text, gang, avoided_nodes)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -163,6 +164,7 @@ class _Pods:
     nodes: int | None
     text: str
     gang: Gang | None
+    avoided_nodes: tuple[str, ...]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -256,7 +258,7 @@ class _Pods:
         tolerations += [each for each in written.tolerations or () if each not in tolerations]
         selector = {**(written.node_selector or {}), **placement.node_selector}
         with self._reading():
-            near = affinity(placement, written.affinity, self.labels)
+            near = affinity(placement, written.affinity, self.labels, self.avoided_nodes)
             spread = self._spread()
         return {
             **_given(nodeSelector=selector),
