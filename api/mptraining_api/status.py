@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
-from mptraining_api.model import Model, NonNegative, Text, Uri, Word
+from mptraining_api.model import Model, Name, NonNegative, Text, Uri, Word
 from mptraining_api.spec import GROUP
 
 Message = Annotated[str, StringConstraints(max_length=32768)]
@@ -135,6 +135,7 @@ class Attempt(Model):
         None, description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none."
     )
     workers: NonNegative | None = Field(None, description="Number of its processes, of an elastic job.")
+    node: Name | None = Field(None, description="Node of the worker that failed it, if the node may be the cause.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")
 
@@ -169,7 +170,6 @@ class Progress(Model):
         None, description="Share of the time in which a kernel ran, mean of worker 0's GPUs."
     )
     device_memory_used_bytes: Bytes | None = Field(None, description="Memory in use on the fullest GPU of worker 0.")
-    device_memory_total_bytes: Bytes | None = Field(None, description="Memory of that GPU.")
     model_kept_until: Time | None = Field(
         None, description="Until when worker 0 keeps the model of a job without output.uri, to be fetched."
     )

@@ -126,6 +126,9 @@ def run(settings: SettingsFile = None) -> None:
     try:
         operator = Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process)
         operator.run(stop)
+    except Problem as problem:
+        typer.echo(str(problem), err=True)
+        raise typer.Exit(2) from None
     except OSError as error:
         typer.echo(f"healthPort: {error}", err=True)
         raise typer.Exit(1) from None

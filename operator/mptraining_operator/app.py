@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.metrics import Metrics
+from mptraining_operator.notifier import Notifier
 from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.progress.auth import report_path
 from mptraining_operator.progress.certificate import dns_names
@@ -69,6 +70,7 @@ class Operator:
             on_stuck=on_stuck,
         )
         self._platform = platform = NodePlatform(cluster, settings)
+        notifier = Notifier(settings.notifications, os.environ)
         sweep_stream = SweepStream(SweepCache(), WorkQueue(monotonic))
         self.cache = Cache(monotonic, sweep_stream.trial_changed)
         self.jobs = JobReconciler(
@@ -81,6 +83,7 @@ class Operator:
             receives_reports=settings.progress.enabled,
             workers=settings.workers,
             recorder=replica.event_recorder,
+            notify=notifier.notify,
             metrics=metrics,
             clock=clock,
             monotonic=monotonic,
@@ -100,6 +103,7 @@ class Operator:
         )
         replica.add(self.jobs)
         replica.add(self.sweeps)
+        replica.serve(notifier)
         self._progress: ProgressEndpoint | None = None
         if settings.progress.enabled:
             self._progress = ProgressEndpoint(

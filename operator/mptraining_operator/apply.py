@@ -58,6 +58,7 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
     StartProbe,
 )
+from mptraining_operator.plan.capacity.avoided_nodes import avoided_nodes
 from mptraining_operator.plan.queue_job import admitted
 from mptraining_operator.plan.snapshot import Key, Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.resources import job_objects, names
@@ -243,6 +244,7 @@ class Applier:
             machine=action.machine,
             nodes=action.nodes,
             admitted=admitted(snapshot),
+            avoided_nodes=avoided_nodes(snapshot.status),
         )
         keep_job_file(self._cluster, owner, text)
         self._ensure_shared(snapshot.key.namespace)

@@ -64,6 +64,7 @@ class JobReconciler(Reconciler):
         receives_reports: bool,
         workers: int,
         recorder: EventRecorder,
+        notify: Callable[[Snapshot, EventRecord], None],
         metrics: Metrics,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -77,6 +78,7 @@ class JobReconciler(Reconciler):
         self._platform = platform
         self._receives_reports = receives_reports
         self._recorder = recorder
+        self._notify = notify
         self._metrics = metrics
         self._clock = clock
         self._plan = plan
@@ -173,6 +175,7 @@ class JobReconciler(Reconciler):
 
     def _record(self, snapshot: Snapshot, record: EventRecord) -> None:
         self._recorder.record(KIND, snapshot.key, snapshot.uid, record)
+        self._notify(snapshot, record)
 
     def _observe_start(self, snapshot: Snapshot, batch_job: SeenBatchJob) -> None:
         ran = snapshot.status is not None and snapshot.status.start_time is not None

@@ -5,7 +5,9 @@ The replica's identity (pod name, namespace, service account) is read from envir
 
 from __future__ import annotations
 
+import json
 import re
+import string
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -19,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from mptraining_api.accelerators import canonical_name, lookup
 from mptraining_api.admin_limits import Image, JobLimits, known_accelerator
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
-from mptraining_api.model import Model, Name, Uri, Word
+from mptraining_api.model import Model, Name, Text, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
@@ -158,6 +160,50 @@ class RestartSettings(Model):
     longest_seconds: Seconds = Field(360.0, description="Maximum backoff.")
 
 
+_PLACEHOLDER = re.compile(r"\{([A-Za-z]+)\}")
+_PLACEHOLDERS = ("job", "namespace", "phase", "reason", "message")
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """Return the JSON template with the values in the strings in which their placeholders are."""
+    return _PLACEHOLDER.sub(lambda match: json.dumps(values[match[1]])[1:-1], template)
+
+
+def _json_template(template: str) -> str:
+    unknown = [name for name in _PLACEHOLDER.findall(template) if name not in _PLACEHOLDERS]
+    if unknown:
+        raise InvalidValue(f"unknown placeholder {{{unknown[0]}}}", expected=f"one of {', '.join(_PLACEHOLDERS)}")
+    try:
+        json.loads(filled(template, dict.fromkeys(_PLACEHOLDERS, "x")))
+    except ValueError as error:
+        raise InvalidValue(f"no JSON: {error}", expected="JSON with the placeholders in strings") from None
+    return template
+
+
+def _webhook(url: str) -> str:
+    """Refuse text that is no URL without quoting it: it may be a secret."""
+    if not re.fullmatch(r"(https?://|\$\{)\S+", url) or not string.Template(url).is_valid():
+        raise InvalidValue("no URL", expected="https://…, or ${NAME} of a variable that extraEnv sets")
+    return url
+
+
+class NotificationSettings(Model):
+    """Notifications about jobs to one webhook, such as that of a chat."""
+
+    url: Annotated[Uri, AfterValidator(_webhook)] | None = Field(
+        None,
+        description="URL of the webhook. ${NAME} is a variable of the replicas' environment. Absent: none are sent.",
+    )
+    template: Annotated[Text, AfterValidator(_json_template)] = Field(
+        '{"text": "{namespace}/{job}: {phase} ({reason}): {message}"}',
+        description="JSON to post. {job}, {namespace}, {phase}, {reason} and {message} are replaced in its strings.",
+    )
+    events: tuple[Literal["Failed", "Complete", "NoProgress"], ...] = Field(
+        ("Failed", "Complete", "NoProgress"),
+        description="When one is sent. NoProgress: the first time that a job exceeds progressDeadlineSeconds.",
+    )
+
+
 class TrainerImages(Model):
     """Default images by kind of accelerator. Absent: trainerImage, else the image of this version."""
 
@@ -250,6 +296,7 @@ class OperatorSettings(Model):
     progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
     restart: RestartSettings = Field(RestartSettings(), description="Backoff between attempts.")
+    notifications: NotificationSettings = Field(NotificationSettings(), description="Notifications about jobs.")
 
     @model_validator(mode="after")
     def _ports_and_runtimes(self) -> Self:

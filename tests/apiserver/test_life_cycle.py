@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from mptraining_api.resolved_job import ResolvedJob
 from tests.testbed import Behaviour, Exit, Lost, Run, Unscheduled
+from tests.testbed.http_stub import HttpStub
 from tests.testbed.nodes.pods import Pod
 
 
@@ -184,3 +186,13 @@ def test_a_paused_job_is_left_alone_until_the_annotation_is_removed(ns: Any) -> 
     assert [each["outcome"] for each in status["attempts"]] == ["ProgramFailed", "Succeeded"]
     said = [each.partition(":")[0] for each in ns.wait_for_event("still", "Unpaused")]
     assert (said.count("Paused"), said.count("Unpaused")) == (1, 1)
+
+
+def test_the_end_of_a_job_is_posted_to_a_webhook(alone: Any) -> None:
+    with HttpStub(lambda _, handler: handler.answer(200)) as server:
+        alone.operator(notifications={"url": server.address})
+        alone.create("flowers", lambda pod: Exit(2, message="no such folder"), nodes=1)
+        with server.arrived:
+            assert server.arrived.wait_for(lambda: server.requests, timeout=60)
+    text = json.loads(server.requests[0].body)["text"]
+    assert text.startswith(f"{alone.namespace}/flowers: Failed (InvalidSpec): worker 0 on node "), text

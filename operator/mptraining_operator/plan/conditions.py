@@ -136,6 +136,13 @@ def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: f
     return status.model_copy(update={"attempts": attempts or None})
 
 
+def with_attempt_node(status: JobStatus, node: str) -> JobStatus:
+    """Record the node that may have caused the end of the current attempt; empty for none."""
+    attempts = list(status.attempts or [])
+    attempts[-1] = attempts[-1].model_copy(update={"node": node or None})
+    return status.model_copy(update={"attempts": attempts})
+
+
 def with_attempt_restarted(status: JobStatus, now: float) -> JobStatus:
     """Set the start time of the current attempt to now; a new Indexed Job replaces the one that was deleted."""
     attempts = list(status.attempts or [])

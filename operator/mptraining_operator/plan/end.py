@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mptraining_api import events, outcomes
 from mptraining_api.outcomes import Budget, Outcome
 from mptraining_api.status import JobStatus, Phase, format_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
-from mptraining_operator.plan.capacity import gangs
+from mptraining_operator.plan.capacity import avoided_nodes, gangs
 from mptraining_operator.plan.deadlines import began_to_wait, has_never_run, run_policy
 from mptraining_operator.plan.next_steps import sentence
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
@@ -33,6 +33,8 @@ class Verdict:
     message: str
     # Whether a pod is evidence for the outcome; False for a fallback.
     from_pod: bool = False
+    # The node that may have caused it.
+    node: str = ""
 
 
 def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
@@ -45,7 +47,9 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
     if disrupted and (deciding is None or _disrupted_before(disrupted, deciding)):
         deciding = disrupted
     if deciding is not None:
-        return Verdict(_outcome(deciding), _CONTROL.sub("", _describe(deciding)), from_pod=True)
+        outcome = _outcome(deciding)
+        node = avoided_nodes.suspected_node(deciding, outcome)
+        return Verdict(outcome, _CONTROL.sub("", _describe(deciding)), from_pod=True, node=node)
     if failures:
         superseded = next((pod for pod in failures if _outcome(pod) == outcomes.SUPERSEDED), None)
         found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
@@ -263,7 +267,10 @@ def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     if batch_job.succeeded >= batch_job.parallelism or _all_trained(batch_job, pods):
         return _succeeded(snapshot, status, batch_job, now)
     found = find_verdict(batch_job, pods)
-    return charge_budget(snapshot, status, found.outcome, found.message, now)
+    status = conditions.with_attempt_node(status, found.node)
+    charged = charge_budget(snapshot, status, found.outcome, found.message, now)
+    records = avoided_nodes.event_records(status, found.node) if charged.restart else ()
+    return replace(charged, event_records=(*charged.event_records, *records))
 
 
 def _wait_for_pods_until(snapshot: Snapshot, batch_job: SeenBatchJob) -> float | None:

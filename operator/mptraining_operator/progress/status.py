@@ -55,7 +55,6 @@ def _of_progress(event: events.Progress) -> dict[str, Any]:
         "loss_scale": _bounded(event.loss_scale),
         "device_utilization_percent": _bounded(event.device_utilization_percent, 100.0),
         "device_memory_used_bytes": _count(event.device_memory_used_bytes, _MOST_BYTES),
-        "device_memory_total_bytes": _count(event.device_memory_total_bytes, _MOST_BYTES),
         "metrics": _metrics(event.metrics),
     }
 

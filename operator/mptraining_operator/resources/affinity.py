@@ -1,4 +1,4 @@
-"""Affinity of an attempt's pods: the machines of the accelerator, nearness of the workers, and the job's own."""
+"""Affinity of an attempt's pods: the accelerator's machines, nodes to avoid, nearness of the workers, the job's own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 from mptraining_api.resolved_job import Placement
 
 # The API server's maximum.
-_NEAREST_WEIGHT = 100
+_LARGEST_WEIGHT = 100
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 Term = Mapping[str, Any]
 
 
-def affinity(placement: Placement, own: Mapping[str, Any] | None, labels: Mapping[str, str]) -> dict[str, Any]:
+def affinity(
+    placement: Placement, own: Mapping[str, Any] | None, labels: Mapping[str, str], avoided_nodes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the affinity of a pod, empty for none.
 
     `own` is that of podTemplate, to which the requirements of the placement are added; `labels` are those of the
@@ -29,12 +31,17 @@ def affinity(placement: Placement, own: Mapping[str, Any] | None, labels: Mappin
         theirs = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")
         terms = list(placement.node_affinity) if theirs is None else _both(placement.node_affinity, theirs)
         node[_REQUIRED] = {"nodeSelectorTerms": terms}
+    if avoided_nodes:
+        node = found.setdefault("nodeAffinity", {})
+        others = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(avoided_nodes)}
+        term = {"weight": _LARGEST_WEIGHT, "preference": {"matchExpressions": [others]}}
+        node[_PREFERRED] = [term, *(node.get(_PREFERRED) or ())]
     if placement.pack_by is not None:
         # A preference: a gang that does not fit into one place trains across several. The nearest place weighs most.
         # The scheduler ignores a label that no node has.
         near = [
             {
-                "weight": _NEAREST_WEIGHT // 2**distance,
+                "weight": _LARGEST_WEIGHT // 2**distance,
                 "podAffinityTerm": {"topologyKey": key, "labelSelector": {"matchLabels": dict(labels)}},
             }
             for distance, key in enumerate(placement.pack_by)

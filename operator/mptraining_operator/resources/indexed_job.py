@@ -87,6 +87,7 @@ def indexed_job(
     machine: int = 0,
     nodes: int | None = None,
     admitted: Admitted | None = None,
+    avoided_nodes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Build the Job of one attempt from the frozen job, and from nothing else of the spec but `max_to_keep`.
 
@@ -95,12 +96,12 @@ def indexed_job(
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
-    `admitted` is the job's place in its queue.
+    `admitted` is the job's place in its queue; `avoided_nodes` are used only where no other node fits.
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
     job = for_attempt(job, machine=machine, nodes=nodes)
-    pods = _Pods(owner, job, digest, max_to_keep, settings, attempt, machine, nodes, gang)
+    pods = _Pods(owner, job, digest, max_to_keep, settings, attempt, machine, nodes, gang, avoided_nodes)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -147,6 +148,7 @@ class _Pods:
     machine: int
     nodes: int | None
     gang: Gang | None
+    avoided_nodes: tuple[str, ...]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -239,7 +241,7 @@ class _Pods:
         tolerations += [each for each in written.tolerations or () if each not in tolerations]
         selector = {**(written.node_selector or {}), **placement.node_selector}
         with self._reading():
-            near = affinity(placement, written.affinity, self.labels)
+            near = affinity(placement, written.affinity, self.labels, self.avoided_nodes)
             spread = self._spread()
         return {
             **_given(nodeSelector=selector),

@@ -52,6 +52,11 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
             "runtimes.a.podTemplate.annotations.a b: 'a b' is no key of an annotation, such as team or example.com/te",
         ),
         ("runtimes: {a: {podTemplate: {labels: {Example.com/a: c}}}}", "'Example.com/a' is no name of"),
+        ("notifications: {url: hooks.example/T0/s3cret}", "notifications.url: no URL; expected https://…, or ${NAME}"),
+        ("notifications: {url: 'https://hooks.example/$'}", "notifications.url: no URL; expected"),
+        ("notifications: {template: '{jobb}'}", "notifications.template: unknown placeholder {jobb}; expected one of"),
+        ("notifications: {template: '{\"text\": {job}}'}", "notifications.template: no JSON: Expecting value"),
+        ("notifications: {events: [Started]}", "notifications.events[0]"),
         ("[", "not YAML"),
     ],
 )

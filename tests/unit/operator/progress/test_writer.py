@@ -66,7 +66,6 @@ def test_a_report_becomes_a_status() -> None:
         "lossScale": 32768.0,
         "deviceUtilizationPercent": 97.5,
         "deviceMemoryUsedBytes": 12 * 2**30,
-        "deviceMemoryTotalBytes": 16 * 2**30,
         "metrics": [{"name": "loss", "value": "0.1"}, {"name": "val_loss", "value": "0.123457"}],
     }
 

@@ -29,18 +29,19 @@ def test_a_job_without_requirements_has_none() -> None:
     assert affinity(placement(), None, {}) == {}
 
 
-def test_one_term_of_the_accelerator_and_one_of_the_job_hold() -> None:
+def test_one_term_of_the_accelerator_and_one_of_the_job_hold_and_avoided_nodes_are_a_preference() -> None:
     gpu = [{"matchExpressions": [expression("gpu", name)]} for name in ("T4", "T4-16GB")]
     zones = [{"matchExpressions": [expression("zone", name)]} for name in ("a", "b")]
     preferred = [{"weight": 1, "preference": {"matchExpressions": [expression("disk", "fast")]}}]
     own = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": zones}, PREFERRED: preferred}}
-    found = affinity(placement(*gpu), own, {})["nodeAffinity"]
+    found = affinity(placement(*gpu), own, {}, avoided_nodes=("gpu-1", "gpu-2"))["nodeAffinity"]
     terms = [
         [(each["key"], *each["values"]) for each in term["matchExpressions"]]
         for term in found[REQUIRED]["nodeSelectorTerms"]
     ]
     assert terms == [[("gpu", gpu_name), ("zone", zone)] for gpu_name in ("T4", "T4-16GB") for zone in ("a", "b")]
-    assert found[PREFERRED] == preferred
+    avoided = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["gpu-1", "gpu-2"]}
+    assert found[PREFERRED] == [{"weight": 100, "preference": {"matchExpressions": [avoided]}}, *preferred]
 
 
 def test_workers_near_one_another_are_a_preference_beside_the_job_s_own() -> None:
