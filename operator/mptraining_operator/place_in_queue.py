@@ -54,12 +54,10 @@ def _find_queue(cluster: Cluster, namespace: str, name: str) -> None:
             if problem.status == 404 and problem.kind:
                 message = f"there is none in the namespace {namespace!r}: kubectl get localqueues -n {namespace}"
                 raise NotCreated("NoQueue", f"LocalQueue {name}", message) from None
-            if problem.status == 404:
-                continue
-            if problem.status != 403:
+            if problem.status != 404:
                 raise
-        # 403: rights of an earlier version of the chart.
-        return
+        else:
+            return
     raise NotCreated("NoQueue", f"LocalQueue {name}", "the API server does not serve it: Kueue is not installed")
 
 
