@@ -188,7 +188,8 @@ class Applier:
             case DeleteJob():
                 return self._delete(snapshot, JOBS, snapshot.key.name, action.uid, "Background")
             case ReadJobFile():
-                self._read_job_file(snapshot)
+                text = read_job_file(self._cluster, snapshot)
+                self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text)
                 return True
             case ReadNode():
                 self._read_node(action.node, snapshot)
@@ -340,10 +341,6 @@ class Applier:
                 return
             raise
         self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
-
-    def _read_job_file(self, snapshot: Snapshot) -> None:
-        text = read_job_file(self._cluster, snapshot)
-        self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text or "")
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         found = self._cluster.get_if_exists(NODES, None, node)

@@ -136,17 +136,17 @@ def keep_job_file(cluster: Cluster, owner: Owner, text: str) -> None:
     _check_digest(str(stored.get("data", {}).get(JOB_FILE)), job_digest(text), body["metadata"]["name"])
 
 
-def read_job_file(cluster: Cluster, snapshot: Snapshot) -> str | None:
-    """Return the text of the job's resolved job, of the digest in its status; None without a ConfigMap.
+def read_job_file(cluster: Cluster, snapshot: Snapshot) -> str:
+    """Return the text of the job's resolved job, of the digest in its status; empty without a ConfigMap.
 
     Raises NotCreated for another text, and for one that this version cannot read, and ApiProblem.
     """
     name = config_map_name(snapshot.key.name)
     found = cluster.get_if_exists(CONFIG_MAPS, snapshot.key.namespace, name) or {}
     references = found.get("metadata", {}).get("ownerReferences", ())
-    text: str | None = found.get("data", {}).get(JOB_FILE)
-    if text is None or snapshot.uid not in [each.get("uid") for each in references]:
-        return None
+    text = str(found.get("data", {}).get(JOB_FILE, ""))
+    if not text or snapshot.uid not in [reference.get("uid") for reference in references]:
+        return ""
     expected = snapshot.status.job_digest if snapshot.status else None
     # A status that was edited may have none.
     if expected is not None:
