@@ -306,47 +306,29 @@ class Operator:
         for key in self._cache.job_keys():
             self._queue.add(key)
         self._read_platform()
-        # Before the workers start, which would otherwise create again what exists.
-        read = self._read_namespace_objects()
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
         self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
         self._sweeps.lead(term)
         # Only now may this replica write.
-        if read:
-            self._repair_shared_objects()
+        self._repair_shared_objects()
 
     def _check_cluster(self) -> None:
-        """Read nodes, Services and NetworkPolicies, and repair objects that another client changed."""
+        """Read the nodes, and repair Services and NetworkPolicies that another client changed."""
         if not self._lease.leading:
             return
         self._read_platform()
-        if self._read_namespace_objects():
-            self._repair_shared_objects()
+        self._repair_shared_objects()
 
     def _read_platform(self) -> None:
         settings = self._platform.read()
         self._reconciler.update_cluster(settings)
         self._sweeps.reconciler.update_cluster(settings)
 
-    def _read_namespace_objects(self) -> bool:
-        """Queue the jobs whose NetworkPolicy is missing, was changed, or is of a deleted job.
-
-        Returns False if the API server did not answer.
-        """
-        try:
-            allowed = self._namespace_objects.refresh(self._relister.listed_namespaces())
-        except ApiProblem as problem:
-            _log.warning("Services and NetworkPolicies could not be read: %s", problem)
-            return False
-        for key in (*self._cache.set_peers_allowed(allowed), *(allowed.keys() - set(self._cache.job_keys()))):
-            self._queue.add(key)
-        return True
-
     def _repair_shared_objects(self) -> None:
         for namespace in self._cache.used_namespaces():
             try:
-                self._namespace_objects.ensure(namespace)
+                self._namespace_objects.ensure(namespace, again=True)
             except NotLeading:
                 return
             except ApiProblem as problem:

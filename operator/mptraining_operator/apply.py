@@ -45,7 +45,6 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
-    AllowPeers,
     CreatePodGroup,
     DeleteJob,
     DeletePod,
@@ -141,11 +140,6 @@ class Applier:
                 break
         return changed
 
-    def clean_up(self, key: Key) -> None:
-        """Remove what a deleted job leaves when its workers have terminated. Raises ApiProblem."""
-        if not self._cache.has_live_pods(key):
-            self._namespace_objects.remove(key)
-
     def _emit(self, record: EventRecord, plan: Plan, snapshot: Snapshot) -> None:
         status = plan.status or snapshot.status
         attempt = status.current_attempt if status else None
@@ -171,9 +165,6 @@ class Applier:
                 return self._creating(f"Job {snapshot.key.name}", snapshot, lambda: self._start(action, snapshot))
             case StartProbe():
                 self._start_probe(action, snapshot)
-                return False
-            case AllowPeers():
-                self._allow_peers(snapshot)
                 return False
             case CreatePodGroup():
                 seen = next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
@@ -349,15 +340,6 @@ class Applier:
             self._namespace_objects.ensure(namespace)
         except ApiProblem as problem:
             raise rejection(problem, f"namespace {namespace}") from None
-
-    def _allow_peers(self, snapshot: Snapshot) -> None:
-        try:
-            self._namespace_objects.allow(snapshot.key, snapshot.uid)
-        except ApiProblem as problem:
-            if problem.status == 404 or problem.namespace_terminating:
-                return
-            raise
-        self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
 
     def _config_map(self, owner: Owner, text: str, snapshot: Snapshot) -> bool:
         """Create the ConfigMap of a job that is too large for a template; return whether it has another frozen job.

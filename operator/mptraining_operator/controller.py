@@ -90,7 +90,6 @@ class Reconciler(TermWorkers):
                 return
             seen = self._cache.versioned_snapshot(key, self._limits, self._reports_since)
             if seen is None:
-                self._applier.clean_up(key)
                 return
             now = self._clock()
             plan = self._plan(seen.snapshot, now)

@@ -191,8 +191,6 @@ class Lookups:
     # It was looked for and is in no Indexed Job and in no ConfigMap.
     job_file_missing: bool = False
     refusal: Refusal | None = None
-    # The NetworkPolicy that lets the job's workers reach each other exists.
-    peers_allowed: bool = False
     # The uid of the Indexed Job whose PodGroup exists.
     pod_group_of: str = ""
     # By node that was read: whether only its kubelet, which does not report, can end its pods; see `parse.unready`.

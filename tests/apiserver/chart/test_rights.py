@@ -49,8 +49,8 @@ CALLS = {
     "mptrainingjobs/finalizers": "update",
     "jobs": "get list watch create delete",
     "configmaps": "get create",
-    "services": "get list create update",
-    "networkpolicies": "get list create update delete",
+    "services": "get create update",
+    "networkpolicies": "get create update",
     "pods": "get list watch delete",
     "events": "list create patch",
     # The operator reads one that it could not create, because it exists.

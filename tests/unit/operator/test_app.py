@@ -91,7 +91,7 @@ def test_a_new_leader_repairs_shared_objects_and_reconciles(api: Any) -> None:
     replica._reconciler.reconcile = lambda key: reconciled.set()  # type: ignore[method-assign]
     replica._reconcile(first)
     assert reconciled.wait(60)
-    assert ("create", "networkpolicies", "mptraining-deny-ingress") in api.calls
+    assert ("create", "networkpolicies", "mptraining-workers") in api.calls
     replica._queue.stop()
     assert replica._reconciler.join(60)
 

@@ -90,4 +90,4 @@ class Bench:
 STARTED = JobStatus(phase=Phase.PENDING, current_attempt=1)
 
 
-SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-deny-ingress")]
+SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-workers")]

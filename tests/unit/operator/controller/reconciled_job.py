@@ -22,10 +22,6 @@ class Applied:
     def __init__(self, *answers: bool | Exception) -> None:
         self.answers = list(answers)
         self.plans: list[Plan] = []
-        self.cleaned_up: list[Key] = []
-
-    def clean_up(self, key: Key) -> None:
-        self.cleaned_up.append(key)
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         self.plans.append(plan)

@@ -12,7 +12,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan.actions import (
     Action,
-    AllowPeers,
     EventRecord,
     JoinQueue,
     LeaveQueue,
@@ -117,8 +116,6 @@ class SimulatedJob:
             case ReportToQueue(_, active, ready, ended):
                 assert self.place is not None
                 self.place = replace(self.place, active=active, ready=ready, ended=ended)
-            case AllowPeers():
-                self.learn(peers_allowed=True)
             case ReadJobFile():
                 self.learn(job_text=self.file, job_file_missing=not self.file)
             case ReadNode(node):

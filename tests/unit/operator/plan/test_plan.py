@@ -104,7 +104,7 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
     if status is not None:
         status = with_conditions({**(STATUS if "like" in status else {}), **status})
         status.pop("like", None)
-    lookups = {"peers_allowed": True, **document.get("lookups", {})}
+    lookups = dict(document.get("lookups", {}))
     if lookups.pop("jobFile", None):
         assert job is not None
         fallback = document.get("cpuFallback", False)

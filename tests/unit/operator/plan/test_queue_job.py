@@ -33,7 +33,7 @@ def snapshot(*, spec: dict[str, Any] | None = None, **parts: Any) -> Snapshot:
     training = {"epochs": 1, "batchSize": {"global": 64}}
     job = two_workers(**{"training": training, "scheduling": {"queueName": "gpus"}, **(spec or {})})
     limits = Limits(cluster=ClusterSettings(default_image="trainer:test"))
-    whole = {"status": JobStatus(), "limits": limits, "lookups": Lookups(peers_allowed=True), **parts}
+    whole = {"status": JobStatus(), "limits": limits, **parts}
     return Snapshot(key=Key("team", "flowers"), uid="uid", generation=1, created=NOW, job=job, **whole)
 
 
@@ -213,7 +213,7 @@ def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
     pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
     preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
     place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
-    frozen = Lookups(job_file_missing=True, peers_allowed=True)
+    frozen = Lookups(job_file_missing=True)
     parts = {"spec": spec, "queue_job": place, "lookups": frozen}
     started = plan(snapshot(status=preempted, **parts), again).status
     second = dataclasses.replace(FIRST, name="flowers-2", uid="job-2", attempt=2, created=again, active=2, ready=0)

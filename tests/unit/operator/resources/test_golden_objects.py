@@ -21,7 +21,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner, allow_policy, deny_policy, service
+from mptraining_operator.resources.job_objects import Owner, network_policy, service
 
 FOLDER = Path(__file__).parents[3] / "golden" / "children"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
@@ -42,9 +42,7 @@ def children(case: dict[str, Any]) -> list[dict[str, Any]]:
         namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID, created="2026-11-23T10:00:00Z"
     )
     pods = indexed_job(owner, resolved, job.spec, attempt=1, settings=SETTINGS, text=JOB_FILE)
-    shared = [service(owner.namespace), deny_policy(owner.namespace)]
-    allowed = [allow_policy(owner.namespace, owner.name, owner.uid)] if resolved.processes > 1 else []
-    return [*shared, *allowed, pods]
+    return [service(owner.namespace), network_policy(owner.namespace), pods]
 
 
 def golden(name: str) -> dict[str, Any]:
