@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 
 from mptraining_api.kubernetes_api import JOBS, ApiProblem
+from mptraining_api.resolve.runtime_settings import DEFAULT
+from mptraining_api.resolve.runtimes import complete
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator import health
 from mptraining_operator.apply import Applier
 from mptraining_operator.cluster import Cluster
@@ -60,7 +63,6 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
         elastic_wait=settings.elastic_wait_seconds,
         stuck_pod=settings.stuck_pod_seconds,
         gang_release=settings.gang_release_seconds,
-        jobs=settings.limits,
         operator_namespace=identity.namespace,
         operator_account=identity.service_account,
     )
@@ -373,8 +375,9 @@ class Operator:
         self._streams.stop(1.0)
         self._health.stop()
 
-    def _pod_settings(self, owner: Owner) -> PodSettings:
-        settings, pods, progress = self._settings, self._settings.pods, self._progress
+    def _pod_settings(self, owner: Owner, job: ResolvedJob | None) -> PodSettings:
+        settings, progress = self._settings, self._progress
+        runtime = complete(settings.runtimes, job.runtime.name if job and job.runtime else DEFAULT)
         url, certificate = None, ""
         if progress is not None:
             host = dns_names(settings.progress.service, self._identity.namespace)[0]
@@ -385,16 +388,14 @@ class Operator:
             unreachable_seconds=settings.unreachable_seconds,
             progress_url=url,
             progress_certificate=certificate,
-            image_pull_secrets=pods.image_pull_secrets,
-            ca_bundle=CABundle(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
-            priority_class_name=pods.priority_class_name,
+            ca_bundle=CABundle(runtime.ca_config_map, runtime.ca_key or "ca.crt") if runtime.ca_config_map else None,
+            priority_class_name=runtime.priority_class_name,
             platform_user=self._platform.assigns_users,
-            labels=pods.labels,
             coscheduling=settings.gang_schedulers.coscheduling,
             volcano=settings.gang_schedulers.volcano,
-            http_proxy=pods.http_proxy,
-            https_proxy=pods.https_proxy,
-            no_proxy=pods.no_proxy or "",
+            http_proxy=runtime.http_proxy,
+            https_proxy=runtime.https_proxy,
+            no_proxy=runtime.no_proxy or "",
         )
 
 

@@ -100,7 +100,7 @@ class Applier:
         cluster: Cluster,
         cache: Cache,
         *,
-        pod_settings: Callable[[Owner], PodSettings],
+        pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings],
         record_event: RecordEvent,
         written: Callable[[Plan], None],
         clock: Callable[[], float],
@@ -218,7 +218,7 @@ class Applier:
             return False
         owner = snapshot.owner
         text = frozen_text(action, snapshot)
-        settings, attempt = self._pod_settings(owner), action.attempt_job
+        settings, attempt = self._pod_settings(owner, action.job), action.attempt_job
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
         if action.job.nodes_range is None:
@@ -278,8 +278,9 @@ class Applier:
         if api is None:
             raise GangNotServed(f"{seen.gang} of Job {seen.name} is not known to this version of the operator")
         spec, text = snapshot.job.spec, snapshot.lookups.job_text
-        if text:
-            spec = with_frozen_template(spec, ResolvedJob.read(text))
+        resolved = ResolvedJob.read(text) if text else None
+        if resolved:
+            spec = with_frozen_template(spec, resolved)
         owner = snapshot.owner
         scheduling, annotations = spec.scheduling or Scheduling(), (spec.pod_template or PodTemplate()).annotations
         body = pod_group(
@@ -290,13 +291,13 @@ class Applier:
             seen.attempt,
             workers=seen.parallelism,
             queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
-            priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
+            priority=scheduling.priority_class_name or self._pod_settings(owner, resolved).priority_class_name or "",
         )
         create_child(self._cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
     def _join_queue(self, action: JoinQueue, snapshot: Snapshot) -> bool:
-        settings = self._pod_settings(snapshot.owner)
+        settings = self._pod_settings(snapshot.owner, action.job)
         self._put_batch_job(snapshot.key, place_in_queue.create_place(self._cluster, snapshot, action, settings))
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
@@ -325,7 +326,7 @@ class Applier:
                 snapshot.job.spec,
                 machine=action.machine,
                 pods=action.pods,
-                settings=self._pod_settings(owner),
+                settings=self._pod_settings(owner, action.job),
                 admitted=admitted(snapshot),
             )
             self._put_batch_job(snapshot.key, create_child(self._cluster, BATCH_JOBS, owner, probe))

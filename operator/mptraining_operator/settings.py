@@ -5,25 +5,30 @@ The replica's identity (pod name, namespace, service account) is read from envir
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mptraining_api.accelerators import canonical_name, lookup
-from mptraining_api.admin_limits import Image, JobLimits, known_accelerator
+from mptraining_api.admin_limits import JobLimits, known_accelerator
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
-from mptraining_api.model import Model, Name, Uri, Word
+from mptraining_api.model import Model, Name, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
-from mptraining_api.spec import GROUP
+from mptraining_api.resolve.runtime_settings import (
+    DEFAULT,
+    Runtime,
+    RuntimeName,
+    matching,
+    parse_settings,
+    refusals,
+    refuse,
+)
 from mptraining_api.validation import patterns
 
 POD_NAME = "POD_NAME"
@@ -34,47 +39,21 @@ DEFAULT_NAMESPACE = "mptraining-system"
 
 # The name of a Service begins with a letter.
 _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-_FOLDER = r"(gs://[a-z0-9]|/).*"
-_PROXY = r"https?://[^\s/]+/?"
-# The operator sets labels with this prefix.
-_OWN_LABELS = re.escape(f"{GROUP}/")
 # A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
 _RENEWAL_FRACTION = 0.4
 
 
-def _like(pattern: str, expected: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if re.fullmatch(pattern, text) is None:
-            raise ValueError(expected)
-        return text
-
-    return check
-
-
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-Namespace = Annotated[str, AfterValidator(_like(patterns.NAME_PART, "the name of a namespace")), Field(max_length=63)]
-Service = Annotated[
-    str, AfterValidator(_like(_SERVICE, "small letters, digits and dashes, a letter first")), Field(max_length=63)
-]
-Lease = Annotated[
-    str, AfterValidator(_like(patterns.DNS_NAME, "small letters, digits, dashes and dots")), Field(max_length=253)
-]
+Namespace = Annotated[str, matching(patterns.NAME_PART, "the name of a namespace"), Field(max_length=63)]
+Service = Annotated[str, matching(_SERVICE, "small letters, digits and dashes, a letter first"), Field(max_length=63)]
+Lease = Annotated[str, matching(patterns.DNS_NAME, "small letters, digits, dashes and dots"), Field(max_length=253)]
 # Kubernetes itself takes any text as schedulerName; schedulers are named as their Deployments are.
 SchedulerName = Annotated[
-    Word, AfterValidator(_like(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots"))
+    Word, matching(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots")
 ]
 DeviceClass = Annotated[
-    Name, AfterValidator(_like(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots"))
-]
-Folder = Annotated[Uri, AfterValidator(_like(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount"))]
-
-
-Proxy = Annotated[Uri, AfterValidator(_like(_PROXY, "the URL of a proxy, such as http://proxy.example:3128"))]
-JobLabel = Annotated[
-    Annotated[str, StringConstraints(min_length=1, max_length=317)],
-    AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
-    AfterValidator(_like(patterns.LABEL_NAME, "the name of a label, such as team or example.com/team")),
+    Name, matching(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots")
 ]
 
 
@@ -158,40 +137,9 @@ class RestartSettings(Model):
     longest_seconds: Seconds = Field(360.0, description="Maximum backoff.")
 
 
-class TrainerImages(Model):
-    """Default images by kind of accelerator. Absent: trainerImage, else the image of this version."""
-
-    cpu: Image | None = Field(None, description="For jobs on CPUs, including those that fall back to CPUs.")
-    gpu: Image | None = Field(None, description="For jobs on GPUs.")
-    tpu: Image | None = Field(None, description="For jobs on TPUs.")
-
-
-class JobPods(Model):
-    """Defaults for the pods of all jobs, for fields that a job does not set."""
-
-    image_pull_secrets: tuple[Name, ...] = Field((), description="Image pull secrets, in the namespace of the job.")
-    http_proxy: Proxy | None = Field(None, description="HTTP_PROXY.")
-    https_proxy: Proxy | None = Field(None, description="HTTPS_PROXY.")
-    no_proxy: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
-        None, description="NO_PROXY; the cluster's services and the metadata server are added."
-    )
-    ca_config_map: Name | None = Field(
-        None, description="ConfigMap, in the namespace of the job, with the CA certificates (PEM) to trust."
-    )
-    ca_key: Name = Field("ca.crt", description="Key in that ConfigMap.")
-    priority_class_name: Name | None = Field(None, description="Default priority class of jobs.")
-    labels: dict[JobLabel, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
-
-
 class OperatorSettings(Model):
     """Settings of the operator, for a platform engineer."""
 
-    trainer_image: Image | None = Field(
-        None, description="Default image of jobs, for kinds of accelerator without one in trainerImages."
-    )
-    trainer_images: TrainerImages = Field(
-        TrainerImages(), description="Default images by kind of accelerator; they override trainerImage."
-    )
     cpu_fallback: bool = Field(False, description="Train on CPUs if the cluster has no accelerators, such as kind.")
     node_labels: NodeLabels = Field(
         "Auto",
@@ -203,12 +151,10 @@ class OperatorSettings(Model):
         description="MIG strategy of NVIDIA's device plugin, for slices on platforms other than GKE. Auto: that which "
         "the nodes show, else Mixed.",
     )
-    default_output: Folder | None = Field(None, description="Default output folder of jobs.")
-    default_outputs: dict[Namespace, Folder] = Field({}, description="Default output folders by namespace.")
     runtimes: dict[RuntimeName, Runtime] = Field(
         {},
-        description="Named sets of pod settings, images and limits, which jobs choose by `runtime`; "
-        "all users may read them.",
+        description="Named sets of pod settings, images, outputs and limits, which jobs choose by `runtime` and all "
+        "users may read. They override `default` field by field, which is that of jobs without another one.",
     )
     default_runtimes: dict[Namespace, RuntimeName] = Field(
         {}, description="Runtimes of jobs that name none, by namespace."
@@ -218,8 +164,6 @@ class OperatorSettings(Model):
         description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
         "Other GPUs are the extended resource nvidia.com/gpu.",
     )
-    limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
-    pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
     workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Number of jobs reconciled concurrently.")
     relist_seconds: Seconds = Field(600.0, description="Seconds between two lists of all watched objects.")
@@ -253,7 +197,7 @@ class OperatorSettings(Model):
 
     @model_validator(mode="after")
     def _ports_and_runtimes(self) -> Self:
-        wrong = unknown_defaults(self.default_runtimes, self.runtimes)
+        wrong = refusals(self.default_runtimes, self.runtimes)
         if self.progress.enabled and self.health_port and self.health_port == self.progress.port:
             wrong.append(
                 InvalidValue(
@@ -265,10 +209,10 @@ class OperatorSettings(Model):
         refuse(wrong)
         return self
 
-    def image(self, kind: str) -> str:
-        """Return the default trainer image for `kind` (cpu, gpu, tpu), without settings that of this version."""
-        own = f"mptraining/trainer:{version('mptraining')}" + ("" if kind == "cpu" else f"-{kind}")
-        return getattr(self.trainer_images, kind) or self.trainer_image or own
+    @property
+    def limits(self) -> JobLimits:
+        """The limits on all jobs."""
+        return self.runtimes.get(DEFAULT, Runtime()).limits
 
     def cluster(self) -> ClusterSettings:
         """Return the settings that `resolve` needs; Auto stands for the values of a cluster that shows none."""
@@ -276,9 +220,6 @@ class OperatorSettings(Model):
             cpu_fallback=self.cpu_fallback,
             node_labels=DEFAULT_PLATFORM if self.node_labels == "Auto" else self.node_labels,
             mig_strategy="Mixed" if self.mig_strategy == "Auto" else self.mig_strategy,
-            default_output=self.default_output,
-            default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
-            default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
             device_classes=MappingProxyType(self.device_classes),

@@ -170,7 +170,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "tracking.mlflow.experiment": Default("the job's name"),
         "tracking.wandb": _none(),
         "output": Default(
-            f"a folder below defaultOutput {_OPERATOR}, else a folder in the pod, which is deleted with it"
+            "a folder below the output of the runtime, else a folder in the pod, which is deleted with it"
         ),
         "managedBy": _value(MANAGED_BY_OPERATOR),
         "runPolicy": _FIELDS,
@@ -185,14 +185,14 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "scheduling": _FIELDS,
         "scheduling.queueName": _none(),
         "scheduling.workloadPriorityClassName": _none("the priority of the pods"),
-        "scheduling.priorityClassName": Default(f"pods.priorityClassName {_OPERATOR}"),
+        "scheduling.priorityClassName": Default("that of the runtime"),
         "scheduling.schedulerName": Default(f"default-scheduler, or that of gangSchedulers {_OPERATOR}"),
         "scheduling.gang": _value("Auto", f": what the cluster serves of gangSchedulers {_OPERATOR}, else None"),
         "scheduling.topology": _value("Spread"),
-        "runtime": Default(f"that of the namespace in defaultRuntimes {_OPERATOR}, else none"),
+        "runtime": Default(f"that of the namespace in defaultRuntimes {_OPERATOR}, else default"),
         "podTemplate": Default("its fields' defaults, after what the runtime sets"),
-        "podTemplate.image": Default(f"trainerImages {_OPERATOR}, else the image of the operator's own version"),
-        "podTemplate.imagePullSecrets": Default(f"pods.imagePullSecrets {_OPERATOR}"),
+        "podTemplate.image": Default("that of the runtime, which is that of the operator's version"),
+        "podTemplate.imagePullSecrets": Default("those of the runtime"),
         "podTemplate.env": _none(),
         "podTemplate.envFrom": _none(),
         "podTemplate.resources": _FIELDS,

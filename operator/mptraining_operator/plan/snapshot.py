@@ -13,6 +13,7 @@ from typing import Literal
 
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolve.runtime_settings import DEFAULT, Runtime
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.resources import names
@@ -212,10 +213,14 @@ class Limits:
     stuck_pod: float = 30.0
     # 0: half-placed gangs are never released.
     gang_release: float = 180.0
-    jobs: JobLimits = field(default_factory=JobLimits)
     # The operator's namespace and service account, which jobs may not use; empty outside a cluster.
     operator_namespace: str = ""
     operator_account: str = ""
+
+    @property
+    def jobs(self) -> JobLimits:
+        """The limits on all jobs."""
+        return (self.cluster.runtimes or {}).get(DEFAULT, Runtime()).limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec
 from mptraining_operator.resources import names
@@ -56,9 +57,9 @@ def capacity_probe(
         {**container, "name": f"probe-{number}", "resources": each.get("resources", {})}
         for number, each in enumerate(sidecars, start=1)
     ]
-    written = (spec.pod_template.volumes if spec.pod_template else None) or ()
+    template = spec.pod_template or PodTemplate()
     # A claim may bind a pod to a zone.
-    claims = [each for each in written if "persistentVolumeClaim" in each]
+    claims = [each for each in template.volumes or () if "persistentVolumeClaim" in each]
     labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
     built = copy.deepcopy(
         {
@@ -71,7 +72,7 @@ def capacity_probe(
                 # A pod that is evicted ends the probe, which is created again after resizeSeconds.
                 "backoffLimit": 0,
                 "template": {
-                    "metadata": {"labels": {**settings.labels, names.MANAGED_BY: names.OPERATOR}},
+                    "metadata": {"labels": {**(template.labels or {}), names.MANAGED_BY: names.OPERATOR}},
                     "spec": {
                         **{name: attempt[name] for name in _POD_FIELDS if name in attempt},
                         "restartPolicy": "Never",

@@ -194,7 +194,6 @@ class _Pods:
         return {
             "metadata": {
                 "labels": {
-                    **settings.labels,
                     **(written.labels or {}),
                     **self.labels,
                     **({names.PEERS: "true"} if self.job.processes > 1 else {}),
@@ -235,12 +234,10 @@ class _Pods:
         in the pod: GKE's metadata server provides them for the pod's account.
         """
         account, scheduling = self.written.service_account_name, self.spec.scheduling or Scheduling()
-        secrets = list(self.written.image_pull_secrets or ())
-        secrets += [each for name in self.settings.image_pull_secrets if (each := {"name": name}) not in secrets]
         return {
             **({"serviceAccountName": account} if account else {"automountServiceAccountToken": False}),
             **_given(
-                imagePullSecrets=secrets,
+                imagePullSecrets=self.written.image_pull_secrets,
                 priorityClassName=scheduling.priority_class_name or self.settings.priority_class_name,
                 schedulerName=scheduling.scheduler_name,
             ),
@@ -335,7 +332,7 @@ class _Pods:
 
     def _container(self, name: str, command: tuple[str, ...]) -> dict[str, Any]:
         if self.job.image is None:
-            step = "Name one, or set trainerImage in the operator's settings."
+            step = "Name one, or set runtimes.default.images in the operator's settings."
             raise InvalidSpec("spec.podTemplate.image", "no image", next_step=step)
         return {
             "name": name,

@@ -28,8 +28,14 @@ from tests.testbed.processes import Server
 
 JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
 
+
+def with_default(**fields: Any) -> dict[str, Any]:
+    """Return runtimes of which `default` has the tests' image and `fields`."""
+    return {"default": {"images": dict.fromkeys(("cpu", "gpu", "tpu"), "mptraining/trainer:test"), **fields}}
+
+
 SETTINGS: dict[str, Any] = {
-    "trainerImage": "mptraining/trainer:test",
+    "runtimes": with_default(),
     "healthPort": 0,
     "logFormat": "text",
     "settleSeconds": 0.5,

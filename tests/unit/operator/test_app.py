@@ -39,7 +39,7 @@ def term(number: int = 1) -> Term:
 
 
 def test_the_first_child_of_a_job_is_timed(api: Any) -> None:
-    replica = Replica(api)
+    replica = Replica(api, runtimes={"default": {"images": {"cpu": "t:1", "gpu": "t:1"}}})
     replica._reconciler.start(0, term())
     replica._cache.put_job(parse.job(api.put(JOBS, raw_job())))
     replica._reconciler.reconcile(Key("team", "flowers"))

@@ -16,7 +16,7 @@ from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
-from tests.fakes import Clock
+from tests.fakes import Clock, with_image
 
 KEY = Key("team", "flowers")
 
@@ -38,7 +38,7 @@ class Bench:
         self.applier = Applier(
             api,
             self.cache,
-            pod_settings=lambda owner: PodSettings(),
+            pod_settings=lambda owner, job: PodSettings(),
             record_event=lambda snapshot, announcement: self.said.append(announcement.reason),
             written=self.counted.append,
             clock=clock,
@@ -70,7 +70,7 @@ class Bench:
     def job(self) -> ResolvedJob:
         job = self.snapshot.job
         assert job is not None
-        return resolve(job, ClusterSettings(default_image="trainer:1"))
+        return resolve(job, ClusterSettings(runtimes=with_image("trainer:1")))
 
     @property
     def text(self) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus, Phase
@@ -22,7 +21,7 @@ from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
-from tests.fakes import Clock
+from tests.fakes import Clock, with_image
 from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.controller.reconciled_job import KEY, Bench, reconciler
 
@@ -148,8 +147,8 @@ def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait
                 assert written.wait(60)
             return False
 
-    limits = JobLimits(nodes_per_job=2, nodes_per_namespace=3)
-    limited = Limits(cluster=ClusterSettings(default_image="trainer:1"), jobs=limits)
+    runtimes = with_image("trainer:1", limits={"nodesPerJob": 2, "nodesPerNamespace": 3})
+    limited = Limits(cluster=ClusterSettings(runtimes=runtimes))
     workers = reconciler(queue, cache, Slow(), plan=plan_of_job, limits=limited, clock=clock, stopwatch=clock)
     first = threading.Thread(target=workers.reconcile, args=(Key("team", "first"),))
     first.start()

@@ -25,9 +25,10 @@ from mptraining_operator.plan.actions import (
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources.queue_job import Placement
+from tests.fakes import with_image
 
 BEGIN = 1_767_225_600.0
-LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
+LIMITS = Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test")))
 
 
 @dataclass

@@ -83,7 +83,7 @@ def test_it_needs_room_for_sidecars_too() -> None:
 def test_it_needs_what_the_runtime_of_the_job_asks_for() -> None:
     runtime = Runtime.parse({"podTemplate": {"nodeSelector": {"pool": "x"}, "resources": {"requests": {"cpu": "9"}}}})
     job = parsed(**SPEC, runtime="team")
-    frozen = resolve(job, replace(CLUSTER, runtimes={"team": runtime}))
+    frozen = resolve(job, replace(CLUSTER, runtimes={**(CLUSTER.runtimes or {}), "team": runtime}))
     probe = capacity_probe(OWNER, frozen, job.spec, machine=0, pods=6, settings=SETTINGS)
     pod = probe["spec"]["template"]["spec"]
     assert pod["nodeSelector"]["pool"] == "x"

@@ -22,6 +22,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner, network_policy, service
+from tests.fakes import with_image
 
 FOLDER = Path(__file__).parents[3] / "golden" / "children"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
@@ -37,7 +38,7 @@ JOB_FILE = "(the resolved job)"
 
 def children(case: dict[str, Any]) -> list[dict[str, Any]]:
     job = MPTrainingJob.parse(case["job"])
-    resolved = resolve(job, ClusterSettings(default_image="mptraining/trainer:test", **case["cluster"]))
+    resolved = resolve(job, ClusterSettings(runtimes=with_image("mptraining/trainer:test"), **case["cluster"]))
     owner = Owner(
         namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID, created="2026-11-23T10:00:00Z"
     )
