@@ -108,7 +108,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
 
-    from mptraining_operator.app import Operator, exit_process
+    from mptraining_operator.app import WORKERS, Operator, exit_process
     from mptraining_operator.cluster import Cluster, ServerTime
     from mptraining_operator.leader_election import request_seconds
     from mptraining_operator.metrics import Metrics
@@ -117,7 +117,7 @@ def start(settings: Path | None, *, clock: Callable[[], float] = time) -> None:
     now = ServerTime(clock)
     try:
         # One connection per worker, and more for progress, lists and events.
-        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call, server_time=now)
+        cluster = Cluster.connect(connections=WORKERS + 8, count=metrics.count_call, server_time=now)
         leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)

@@ -46,6 +46,9 @@ from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
+# Jobs that are reconciled concurrently: they wait for the API server most of the time.
+WORKERS = 8
+
 # Seconds that workers get to finish after SIGTERM; the kubelet would wait longer, `helm upgrade` not.
 _FINISH_SECONDS = 5.0
 # Seconds that a worker gets to leave its call after the end of its term; a call takes 35 s at most (`kubernetes_api`).
@@ -56,12 +59,6 @@ def limits(settings: OperatorSettings, identity: Identity) -> Limits:
     """Return the settings that plans depend on."""
     return Limits(
         cluster=settings.cluster(),
-        program_backoff=settings.restart.program_seconds,
-        infrastructure_backoff=settings.restart.infrastructure_seconds,
-        longest_backoff=settings.restart.longest_seconds,
-        settle=settings.settle_seconds,
-        elastic_wait=settings.elastic_wait_seconds,
-        stuck_pod=settings.stuck_pod_seconds,
         gang_release=settings.gang_release_seconds,
         operator_namespace=identity.namespace,
         operator_account=identity.service_account,
@@ -92,8 +89,8 @@ class Operator:
         self._queue = WorkQueue(
             monotonic,
             self._cache.urgency,
-            others=max(1, settings.workers // 4),
-            late=max(1, 3 * settings.workers // 4),
+            others=WORKERS // 4,
+            late=3 * WORKERS // 4,
             crowded=self._cache.crowded,
         )
         intake = Intake(self._cache, self._queue)
@@ -310,7 +307,7 @@ class Operator:
         self._read_platform()
         # Without a leader, possibly no replica was running to receive reports.
         receiving_since = self._clock() if self._settings.progress.enabled else None
-        self._reconciler.start(self._settings.workers, term, reports_since=receiving_since)
+        self._reconciler.start(WORKERS, term, reports_since=receiving_since)
         self._sweeps.lead(term)
         # Only now may this replica write.
         self._repair_shared_objects()
@@ -385,7 +382,6 @@ class Operator:
             certificate = progress.certificate
         return PodSettings(
             grace_seconds=settings.grace_seconds,
-            unreachable_seconds=settings.unreachable_seconds,
             progress_url=url,
             progress_certificate=certificate,
             ca_bundle=CABundle(runtime.ca_config_map, runtime.ca_key or "ca.crt") if runtime.ca_config_map else None,

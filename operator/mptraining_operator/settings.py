@@ -90,11 +90,6 @@ class ProgressSettings(Model):
     enabled: bool = Field(True, description="Whether workers report their progress.")
     port: Port = Field(8443, description="HTTPS port of every replica.")
     service: Service = Field("mptraining-operator", description="Service of the replicas.")
-    minimum_seconds: Seconds = Field(15.0, description="Minimum seconds between two writes of one job's progress.")
-    writes_per_second: Seconds = Field(
-        50.0, description="For all jobs together; progressDeadlineSeconds needs some writes a minute."
-    )
-    token_cache_seconds: Seconds = Field(600.0, description="Seconds for which a token review is cached.")
 
 
 class LeaseSettings(Model):
@@ -129,14 +124,6 @@ class GangSchedulers(Model):
     )
 
 
-class RestartSettings(Model):
-    """Exponential backoff between attempts; the defaults for program failures are those of a batch/v1 Job."""
-
-    program_seconds: Seconds = Field(10.0, description="Backoff after the first failure of the program.")
-    infrastructure_seconds: Seconds = Field(2.0, description="Backoff after the first infrastructure failure.")
-    longest_seconds: Seconds = Field(360.0, description="Maximum backoff.")
-
-
 class OperatorSettings(Model):
     """Settings of the operator, for a platform engineer."""
 
@@ -165,17 +152,7 @@ class OperatorSettings(Model):
         "Other GPUs are the extended resource nvidia.com/gpu.",
     )
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Number of jobs reconciled concurrently.")
     relist_seconds: Seconds = Field(600.0, description="Seconds between two lists of all watched objects.")
-    settle_seconds: Seconds = Field(
-        5.0, description="Seconds for which a pod may be unscheduled before the status reports it."
-    )
-    elastic_wait_seconds: Seconds = Field(
-        30.0, description="Seconds that an elastic job waits for all its machines before it starts with those it got."
-    )
-    stuck_pod_seconds: Seconds = Field(
-        30.0, description="Seconds after its grace period until a pod is reported whose node is not ready."
-    )
     gang_release_seconds: Annotated[float, Field(ge=0)] = Field(
         180.0,
         description="Seconds after which workers give their machines back if others of their job get none; between "
@@ -185,15 +162,11 @@ class OperatorSettings(Model):
     grace_seconds: Annotated[int, Field(ge=1)] = Field(
         60, description="Termination grace period of workers in seconds, to save a checkpoint."
     )
-    unreachable_seconds: Annotated[int, Field(ge=0)] = Field(
-        30, description="Seconds until the pods of an unreachable node are evicted."
-    )
     health_port: Port = Field(8080, description="HTTP port of /metrics, /healthz and /readyz.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
     log_format: Literal["json", "text"] = Field("json", description="json; or text, for a terminal.")
     progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
-    restart: RestartSettings = Field(RestartSettings(), description="Backoff between attempts.")
 
     @model_validator(mode="after")
     def _ports_and_runtimes(self) -> Self:

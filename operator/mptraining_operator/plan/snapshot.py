@@ -202,14 +202,18 @@ class Lookups:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that a plan depends on, times in seconds; see `settings`."""
+    """The settings and constants that a plan depends on, times in seconds."""
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    # The first and the longest wait after failures of the program are those of a batch/v1 Job.
     program_backoff: float = 10.0
     infrastructure_backoff: float = 2.0
     longest_backoff: float = 360.0
+    # For which a pod may be unscheduled before the status reports it: most pods are placed earlier.
     settle: float = 5.0
+    # For which an elastic job waits for all its machines before it starts with those it got.
     elastic_wait: float = 30.0
+    # After its grace period, until a pod is reported whose node is not ready.
     stuck_pod: float = 30.0
     # 0: half-placed gangs are never released.
     gang_release: float = 180.0

@@ -44,6 +44,13 @@ from mptraining_operator.watch.cache import Cache
 
 _log = logging.getLogger(__name__)
 
+# Between two writes of one job's progress; each is an event for all who watch the job.
+_MINIMUM_SECONDS = 15.0
+# Of all jobs together; progressDeadlineSeconds needs some writes of each job a minute.
+_WRITES_PER_SECOND = 50.0
+# For which a token review is valid: a deleted pod reports no longer than this.
+_TOKEN_CACHE_SECONDS = 600.0
+
 # Seconds: for the TLS handshake, for the head of a request, and for the rest with the token review.
 _HANDSHAKE_SECONDS = 5.0
 _HEAD_SECONDS = 5.0
@@ -238,10 +245,10 @@ class ProgressEndpoint:
         self._writer = ProgressWriter(
             lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
             clock,
-            chosen.minimum_seconds,
-            chosen.writes_per_second,
+            _MINIMUM_SECONDS,
+            _WRITES_PER_SECOND,
         )
-        reviewer = TokenReviewer(cluster.review_token, clock, chosen.token_cache_seconds)
+        reviewer = TokenReviewer(cluster.review_token, clock, _TOKEN_CACHE_SECONDS)
         self._server = ProgressServer(
             chosen.port, self._lookup_job, reviewer, self._writer.offer, certificate, count_refused=count_refused
         )

@@ -92,7 +92,6 @@ class PodSettings:
     """
 
     grace_seconds: int = 60
-    unreachable_seconds: int = 30
     progress_url: str | None = None
     progress_certificate: str = ""
     ca_bundle: CABundle | None = None

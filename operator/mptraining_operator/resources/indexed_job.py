@@ -59,6 +59,8 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 USER = 1000
 DEFAULT_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
 
+# Until the pods of a lost node are evicted: the 300 s of Kubernetes would hold the gang that long.
+_UNREACHABLE_SECONDS = 30
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _POD_SECURITY = {
     "runAsNonRoot": True,
@@ -244,7 +246,7 @@ class _Pods:
         }
 
     def _placement(self) -> dict[str, Any]:
-        written, placement, seconds = self.written, self.job.placement, self.settings.unreachable_seconds
+        written, placement, seconds = self.written, self.job.placement, _UNREACHABLE_SECONDS
         lost = [
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
             for key in _LOST_NODE

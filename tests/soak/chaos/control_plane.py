@@ -40,10 +40,10 @@ _PATIENCE = 180.0
 _LEAVING = 3.0
 # A count from before a fault may be the last one that was read, and a restart may be counted a moment after it.
 _BEFORE, _AFTER = 1.0, 3.0
-# A replica's command: the operator's own program, with a clock that is wrong.
+# A replica's command: the operator with short waits and a clock that is wrong.
 PROGRAM = (
-    "import pathlib, time; from mptraining_operator.__main__ import start; "
-    "start(pathlib.Path({settings!r}), clock=lambda: time.time() + {offset})"
+    "import pathlib, time; from tests.testbed.quick_operator import run; "
+    "run(pathlib.Path({settings!r}), clock=lambda: time.time() + {offset})"
 )
 
 
@@ -236,5 +236,4 @@ class Servers:
 
 def _settings(port: int) -> dict[str, Any]:
     lease = {"durationSeconds": 3, "renewSeconds": 0.5, "name": LEASE}
-    restart = {"programSeconds": 0.3, "infrastructureSeconds": 0.2}
-    return {**SETTINGS, "healthPort": port, "namespaces": [NAMESPACE], "restart": restart, "lease": lease}
+    return {**SETTINGS, "healthPort": port, "namespaces": [NAMESPACE], "lease": lease}

@@ -38,11 +38,8 @@ SETTINGS: dict[str, Any] = {
     "runtimes": with_default(),
     "healthPort": 0,
     "logFormat": "text",
-    "settleSeconds": 0.5,
-    "stuckPodSeconds": 1.0,
     "graceSeconds": 1,
     "progress": {"port": 0},
-    "restart": {"programSeconds": 0.2, "infrastructureSeconds": 0.1},
     # A single leader must not lose its Lease because the machine is busy for some seconds. A test in which a second
     # replica waits for the first one's Lease to expire sets a shorter duration.
     "lease": {"durationSeconds": 60, "renewSeconds": 0.5},
@@ -132,7 +129,7 @@ class OperatorNamespace:
             "POD_NAMESPACE": SYSTEM,
             "POD_SERVICE_ACCOUNT": account,
         }
-        command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(file)]
+        command = [sys.executable, "-m", "tests.testbed.quick_operator", str(file)]
         log = self._folder / f"operator-{self.namespace}-{number}.log"
         started = Operator(Server(command, log=log, environment=environment), environment["POD_NAME"], file)
         self.operators.append(started)

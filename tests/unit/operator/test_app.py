@@ -85,7 +85,7 @@ def test_the_process_ends_only_if_a_worker_does_not_leave_its_call(monkeypatch: 
 def test_a_new_leader_repairs_shared_objects_and_reconciles(api: Any) -> None:
     """Jobs that an older version started run in a namespace without them."""
     api.put(JOBS, raw_job(status={"phase": "Running", "currentAttempt": 1}))
-    replica, first = Replica(api, workers=1), term()
+    replica, first = Replica(api), term()
     replica._lease._term = first
     reconciled = threading.Event()
     replica._reconciler.reconcile = lambda key: reconciled.set()  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("cpuFallback: true\nnamespaces: [a, b]\nlease: {durationSeconds: 15}\nprogress: {port: 9443}\n")
     settings = OperatorSettings.load(file)
-    assert (settings.cpu_fallback, settings.namespaces, settings.workers) == (True, ("a", "b"), 8)
+    assert (settings.cpu_fallback, settings.namespaces, settings.grace_seconds) == (True, ("a", "b"), 60)
     assert (settings.lease.duration_seconds, settings.lease.renew_seconds, settings.progress.port) == (15, 2.0, 9443)
 
 
@@ -29,7 +29,7 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("cpuFalback: true", "cpuFalback"),
-        ("workers: many", "workers"),
+        ("graceSeconds: many", "graceSeconds"),
         ("lease: {durationSeconds: 1}", "lease.durationSeconds"),
         ("lease: {durationSeconds: 5, renewSeconds: 3}", "renewSeconds of at most 2"),
         ("healthPort: 8443", "a healthPort other than progress.port, 8443"),
@@ -91,8 +91,8 @@ def refusal(file: Path, text: str) -> list[str]:
             ["runtimes.a.provisionin: unknown field. Did you mean 'provisioning'?", "runtimes.a.foo: unknown field."],
         ),
         (
-            "{runtimes: {2024: {}, true: {}, null: {}}, defaultRuntimes: {a: '2024'}, workers: many}",
-            ["workers: 'many' is not valid; expected a whole number"],
+            "{runtimes: {2024: {}, true: {}, null: {}}, defaultRuntimes: {a: '2024'}, graceSeconds: many}",
+            ["graceSeconds: 'many' is not valid; expected a whole number"],
         ),
     ],
 )
@@ -138,10 +138,10 @@ def test_ports_that_are_drawn_or_not_opened_are_no_conflict_nor_capitals_in_an_a
 
 
 def test_plans_get_what_they_depend_on() -> None:
-    settings = OperatorSettings.parse({"settleSeconds": 1, "restart": {"programSeconds": 3}})
+    settings = OperatorSettings.parse({"gangReleaseSeconds": 1})
     found = limits(settings, Identity(name="op-0", namespace="ops", service_account="op"))
     assert (found.operator_namespace, found.operator_account) == ("ops", "op")
-    assert (found.settle, found.program_backoff, found.infrastructure_backoff, found.stuck_pod) == (1, 3, 2.0, 30.0)
+    assert found.gang_release == 1
 
 
 def test_the_identity_is_the_pods() -> None:

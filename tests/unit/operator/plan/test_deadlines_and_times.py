@@ -103,7 +103,7 @@ def test_an_unfinished_job_has_one_condition_for_it_that_does_not_change() -> No
     assert {each.type for each in done.conditions} == {"Running", "Succeeded", "Complete", "Finished"}
 
 
-LIMITS = Limits(program_backoff=10.0, infrastructure_backoff=2.0, longest_backoff=360.0)
+LIMITS = Limits()
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ PATTERNS: dict[str, tuple[tuple[int, int, int], dict[str, Any], tuple[Any, ...]]
     # 2, 3, 4 and 1 workers, one after the other.
     "every_size": ((1, 4, 24), {"free": 2}, (60, {"free": 3}, 150, {"free": 4}, 150, "lose 3", 60)),
     "all_at_once": ((2, 8, 64), {"free": 8}, (400,)),
-    # Less than the minimum is waited for; what comes later is taken once elasticWaitSeconds are over.
+    # Less than the minimum is waited for; what comes later is taken once `elastic_wait` is over.
     "too_few_then_enough": ((2, 8, 64), {"free": 1}, (100, {"free": 5}, 20)),
     # Three machines are of no use to 64 examples: the third is released again, and asked for once in an interval.
     "sizes_that_do_not_divide": ((2, 8, 64), {"free": 2}, (50, {"free": 3}, 400, {"free": 4}, 150)),

@@ -29,7 +29,6 @@ UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 UID = "8d1c0a52-5d0c-4d8e-9f0e-2f6c1b7e4a11"
 SETTINGS = PodSettings(
     grace_seconds=60,
-    unreachable_seconds=30,
     progress_url="https://mptraining-operator.mptraining-system.svc:8443",
     progress_certificate="(a certificate)",
 )

@@ -24,7 +24,7 @@ from tests.fakes import with_image
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
 CLUSTER = ClusterSettings(runtimes=with_image("mptraining/trainer:test"))
-SETTINGS = PodSettings(grace_seconds=45, unreachable_seconds=7)
+SETTINGS = PodSettings(grace_seconds=45)
 
 
 def parsed(**spec: Any) -> MPTrainingJob:
