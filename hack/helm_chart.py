@@ -48,7 +48,7 @@ class Global(Model):
         "", description="Registry of all images, as HOST/PATH; `docker.io` for images that are on the nodes already."
     )
     image_pull_secrets: tuple[Object, ...] = Field(
-        (), description="Image pull secrets of the operator; for jobs, see `settings.pods`."
+        (), description="Image pull secrets of the operator; for jobs, see `settings.runtimes`."
     )
 
 
@@ -71,7 +71,7 @@ class OperatorImage(Model):
 
 
 class TrainerImage(Model):
-    """Default images of jobs; `settings.trainerImages` overrides them, also by digests."""
+    """Default images of jobs; `settings.runtimes.default.images` overrides them, also by digests."""
 
     registry: Registry = Field("", description="Registry. Empty: `global.imageRegistry`; one of the two is required.")
     repository: Repository = Field("mptraining/trainer", description="Repository in the registry.")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from mptraining_api.resolve.runtime_settings import Runtime
+
 
 class Clock:
     """A clock that changes only when a test assigns or adds to `now`, in seconds."""
@@ -27,3 +31,8 @@ class Notices(list[str]):
     @property
     def topics(self) -> set[str]:
         return {each.split(": ", 1)[0].split(" ", 1)[1] for each in self}
+
+
+def with_image(image: str, **default: Any) -> dict[str, Runtime]:
+    """Return the runtimes of a cluster with one image; `default` are further fields of the runtime of that name."""
+    return {"default": Runtime.parse({"images": dict.fromkeys(("cpu", "gpu", "tpu"), image), **default})}

@@ -47,8 +47,8 @@ Location = Annotated[Text, AfterValidator(_checked(parse_location))]
 KnownAccelerator = Annotated[Text, AfterValidator(known_accelerator)]
 
 
-class RuntimeLimits(Model):
-    """Limits on each job of a runtime, in addition to those of the settings; empty and absent ones allow everything."""
+class JobLimits(Model):
+    """Limits on each job of a runtime; those of `default` apply to all jobs. Empty: everything is allowed."""
 
     accelerators: tuple[KnownAccelerator, ...] = Field(
         (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
@@ -60,11 +60,6 @@ class RuntimeLimits(Model):
         (), description="Registries, or folders of them, whose images jobs may name. Empty, as images: all."
     )
     nodes_per_job: Count | None = Field(None, description="Most nodes of one job. Absent: any number.")
-
-
-class JobLimits(RuntimeLimits):
-    """Limits on jobs. Empty and absent limits allow everything."""
-
     nodes_per_namespace: Count | None = Field(
-        None, description="Most nodes of all jobs of a namespace together; further ones wait. Absent: any number."
+        None, description="Only of `default`: most nodes of all jobs of a namespace together; further ones wait."
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mptraining_api.admin_limits import JobLimits, RuntimeLimits
+from mptraining_api.admin_limits import JobLimits
 from mptraining_api.pods.images import is_in_registry, matches, parse_image, parse_location
 from mptraining_api.problems import OutsideLimits
 from mptraining_api.resolve.attempt import machines, possible_nodes
+from mptraining_api.resolve.runtime_settings import DEFAULT
+from mptraining_api.resolve.runtimes import Runtimes
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
@@ -17,15 +19,15 @@ _ASK = "Ask the operator's administrator."
 def check_limits(
     job: MPTrainingJob,
     resolved: ResolvedJob,
-    limits: JobLimits,
+    runtimes: Runtimes,
     *,
-    runtime_limits: RuntimeLimits | None = None,
     operator_namespace: str = "",
     operator_account: str = "",
 ) -> None:
     """Raise OutsideLimits, naming the limit, if the job can never be admitted, however long it waits.
 
-    The nodes are those of the resolved job. The operator's own default images are always allowed.
+    The limits are those of the job's runtime and of `default`. The nodes are those of the resolved job. Images of a
+    runtime are always allowed.
     """
     namespace, template = job.metadata.namespace, resolved.pod_template
     if operator_namespace and namespace == operator_namespace:
@@ -37,12 +39,12 @@ def check_limits(
         step = "Name an account made for this job's data."
         where = "spec.podTemplate.serviceAccountName"
         raise OutsideLimits(where, f"{account!r} is the operator's own name", next_step=step)
-    _check(job, resolved, limits, "limits")
-    if runtime_limits is not None and resolved.runtime is not None:
-        _check(job, resolved, runtime_limits, f"runtimes.{resolved.runtime}.limits")
+    for name in dict.fromkeys((DEFAULT, resolved.runtime or DEFAULT)):
+        if name in runtimes:
+            _check(job, resolved, runtimes[name].limits, f"runtimes.{name}.limits")
 
 
-def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: RuntimeLimits, name: str) -> None:
+def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: JobLimits, name: str) -> None:
     """Raise OutsideLimits; `name` is the path of the limits in the operator's settings.
 
     Machines and images that a runtime brings are left out, not refused.
@@ -68,8 +70,7 @@ def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: RuntimeLimits, nam
     # An elastic job takes what the limits leave.
     elastic = resolved.nodes_range is not None
     nodes = possible_nodes(resolved)[0] if elastic else max(attempt.processes for attempt in machines(resolved))
-    in_namespace = limits.nodes_per_namespace if isinstance(limits, JobLimits) else None
-    for limit, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", in_namespace)):
+    for limit, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
         if most is not None and nodes > most:
             where = f"spec.{'elastic.min' if elastic else 'nodes'}"
             found = f"{nodes} nodes are more than {name}.{limit} allows"

@@ -102,7 +102,7 @@ def run(settings: SettingsFile = None) -> None:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
 
-    from mptraining_operator.app import Operator, exit_process
+    from mptraining_operator.app import WORKERS, Operator, exit_process
     from mptraining_operator.cluster import Cluster
     from mptraining_operator.leader_election import request_seconds
     from mptraining_operator.metrics import Metrics
@@ -110,7 +110,7 @@ def run(settings: SettingsFile = None) -> None:
     metrics = Metrics(monotonic=monotonic)
     try:
         # One connection per worker, and more for progress, lists and events.
-        cluster = Cluster.connect(connections=chosen.workers + 8, count=metrics.count_call)
+        cluster = Cluster.connect(connections=WORKERS + 8, count=metrics.count_call)
         leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)

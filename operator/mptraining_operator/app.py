@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from mptraining_api.resolve.runtime_settings import DEFAULT
+from mptraining_api.resolve.runtimes import complete
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.metrics import Metrics
 from mptraining_operator.notifier import Notifier
@@ -29,19 +32,15 @@ from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
+# Jobs that are reconciled concurrently: they wait for the API server most of the time.
+WORKERS = 8
+
 
 def limits(settings: OperatorSettings, identity: Identity) -> Limits:
     """Return the settings that plans depend on."""
     return Limits(
         cluster=settings.cluster(),
-        program_backoff=settings.restart.program_seconds,
-        infrastructure_backoff=settings.restart.infrastructure_seconds,
-        longest_backoff=settings.restart.longest_seconds,
-        settle=settings.settle_seconds,
-        elastic_wait=settings.elastic_wait_seconds,
-        stuck_pod=settings.stuck_pod_seconds,
         gang_release=settings.gang_release_seconds,
-        jobs=settings.limits,
         operator_namespace=identity.namespace,
         operator_account=identity.service_account,
     )
@@ -81,7 +80,7 @@ class Operator:
             platform=platform,
             pod_settings=self._pod_settings,
             receives_reports=settings.progress.enabled,
-            workers=settings.workers,
+            workers=WORKERS,
             recorder=replica.event_recorder,
             notify=notifier.notify,
             metrics=metrics,
@@ -94,7 +93,7 @@ class Operator:
             self.cache,
             self.jobs.streams[-1],
             platform=platform,
-            nodes_per_namespace=settings.limits.nodes_per_namespace,
+            nodes_per_namespace=complete(settings.runtimes, DEFAULT).limits.nodes_per_namespace,
             recorder=replica.event_recorder,
             metrics=metrics,
             wake_job=self.jobs.queue.add,
@@ -115,8 +114,9 @@ class Operator:
         """Run until `stop` is set. Raises OSError if a port is not available."""
         self.replica.run(stop)
 
-    def _pod_settings(self, owner: Owner) -> PodSettings:
-        settings, pods, progress = self._settings, self._settings.pods, self._progress
+    def _pod_settings(self, owner: Owner, job: ResolvedJob | None) -> PodSettings:
+        settings, progress = self._settings, self._progress
+        runtime = complete(settings.runtimes, (job and job.runtime) or DEFAULT)
         url, certificate = None, ""
         if progress is not None:
             host = dns_names(settings.progress.service, self._identity.namespace)[0]
@@ -124,19 +124,16 @@ class Operator:
             certificate = progress.certificate
         return PodSettings(
             grace_seconds=settings.grace_seconds,
-            unreachable_seconds=settings.unreachable_seconds,
             progress_url=url,
             progress_certificate=certificate,
-            image_pull_secrets=pods.image_pull_secrets,
-            ca_bundle=CABundle(pods.ca_config_map, pods.ca_key) if pods.ca_config_map else None,
-            priority_class_name=pods.priority_class_name,
+            ca_bundle=CABundle(runtime.ca_config_map, runtime.ca_key or "ca.crt") if runtime.ca_config_map else None,
+            priority_class_name=runtime.priority_class_name,
             platform_user=self._platform.assigns_users,
-            labels=pods.labels,
             coscheduling=settings.gang_schedulers.coscheduling,
             volcano=settings.gang_schedulers.volcano,
-            http_proxy=pods.http_proxy,
-            https_proxy=pods.https_proxy,
-            no_proxy=pods.no_proxy or "",
+            http_proxy=runtime.http_proxy,
+            https_proxy=runtime.https_proxy,
+            no_proxy=runtime.no_proxy or "",
         )
 
 

@@ -41,7 +41,6 @@ from mptraining_operator.cluster import Cluster
 from mptraining_operator.namespace_objects import NamespaceObjects
 from mptraining_operator.plan.actions import (
     Action,
-    AllowPeers,
     CreatePodGroup,
     DeleteJob,
     DeletePod,
@@ -98,7 +97,7 @@ class Applier:
         cluster: Cluster,
         cache: Cache,
         *,
-        pod_settings: Callable[[Owner], PodSettings],
+        pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings],
         record_event: RecordEvent,
         written: Callable[[Plan], None],
         clock: Callable[[], float],
@@ -139,11 +138,6 @@ class Applier:
                 break
         return changed
 
-    def clean_up(self, key: Key) -> None:
-        """Remove what a deleted job leaves when its workers have terminated. Raises ApiProblem."""
-        if not self._cache.has_live_pods(key):
-            self._namespace_objects.remove(key)
-
     def _emit(self, record: EventRecord, plan: Plan, snapshot: Snapshot) -> None:
         status = plan.status or snapshot.status
         attempt = status.current_attempt if status else None
@@ -169,9 +163,6 @@ class Applier:
                 return self._creating(f"Job {snapshot.key.name}", snapshot, lambda: self._start(action, snapshot))
             case StartProbe():
                 self._start_probe(action, snapshot)
-                return False
-            case AllowPeers():
-                self._allow_peers(snapshot)
                 return False
             case CreatePodGroup():
                 seen = next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
@@ -222,7 +213,8 @@ class Applier:
 
     def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
         owner, checkpoint = snapshot.owner, snapshot.job.spec.checkpoint if snapshot.job else None
-        settings, attempt, text = self._pod_settings(owner), action.attempt_job, snapshot.lookups.job_text or ""
+        settings, attempt = self._pod_settings(owner, action.job), action.attempt_job
+        text = snapshot.lookups.job_text or ""
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
         if action.job.nodes_range is None:
@@ -285,13 +277,13 @@ class Applier:
             seen.attempt,
             workers=seen.parallelism,
             queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
-            priority=scheduling.priority_class_name or self._pod_settings(owner).priority_class_name or "",
+            priority=scheduling.priority_class_name or self._pod_settings(owner, job).priority_class_name or "",
         )
         create_child(self._cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
     def _join_queue(self, action: JoinQueue, snapshot: Snapshot) -> bool:
-        settings = self._pod_settings(snapshot.owner)
+        settings = self._pod_settings(snapshot.owner, action.start.job)
         self._put_batch_job(snapshot.key, place_in_queue.create_place(self._cluster, snapshot, action, settings))
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
@@ -317,7 +309,7 @@ class Applier:
                 action.job,
                 machine=action.machine,
                 pods=action.pods,
-                settings=self._pod_settings(owner),
+                settings=self._pod_settings(owner, action.job),
                 admitted=admitted(snapshot),
             )
             self._put_batch_job(snapshot.key, create_child(self._cluster, BATCH_JOBS, owner, probe))
@@ -332,15 +324,6 @@ class Applier:
             self._namespace_objects.ensure(namespace)
         except ApiProblem as problem:
             raise rejection(problem, f"namespace {namespace}") from None
-
-    def _allow_peers(self, snapshot: Snapshot) -> None:
-        try:
-            self._namespace_objects.allow(snapshot.key, snapshot.uid)
-        except ApiProblem as problem:
-            if problem.status == 404 or problem.namespace_terminating:
-                return
-            raise
-        self._cache.update_lookups(snapshot.key, snapshot.uid, peers_allowed=True)
 
     def _read_node(self, node: str, snapshot: Snapshot) -> None:
         found = self._cluster.get_if_exists(NODES, None, node)

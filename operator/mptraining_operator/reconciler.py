@@ -10,6 +10,7 @@ from dataclasses import replace
 from prometheus_client.core import GaugeMetricFamily
 
 from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
 from mptraining_api.status import Phase
 from mptraining_operator.apply import Applier
@@ -60,7 +61,7 @@ class JobReconciler(Reconciler):
         *,
         limits: Limits,
         platform: NodePlatform,
-        pod_settings: Callable[[Owner], PodSettings],
+        pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings],
         receives_reports: bool,
         workers: int,
         recorder: EventRecorder,
@@ -119,7 +120,7 @@ class JobReconciler(Reconciler):
         self._platform.read()
         for namespace in self._cache.used_namespaces():
             try:
-                self._namespace_objects.ensure(namespace)
+                self._namespace_objects.ensure(namespace, again=True)
             except ApiProblem as problem:
                 _log.warning("the shared objects of namespace %s could not be checked: %s", namespace, problem)
 
@@ -127,7 +128,6 @@ class JobReconciler(Reconciler):
         for _ in range(PLANS_AT_ONCE):
             snapshot = self._snapshot(key)
             if snapshot is None:
-                self._applier.clean_up(key)
                 return
             now = self._clock()
             planned = self._plan(snapshot.snapshot, now)

@@ -8,24 +8,30 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mptraining_api.accelerators import canonical_name, lookup
-from mptraining_api.admin_limits import Image, JobLimits, known_accelerator
+from mptraining_api.admin_limits import JobLimits, known_accelerator
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Text, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
-from mptraining_api.spec import GROUP
+from mptraining_api.resolve.runtime_settings import (
+    DEFAULT,
+    Runtime,
+    RuntimeName,
+    matching,
+    parse_settings,
+    refusals,
+    refuse,
+)
 from mptraining_api.validation import patterns
 
 POD_NAME = "POD_NAME"
@@ -36,47 +42,21 @@ DEFAULT_NAMESPACE = "mptraining-system"
 
 # The name of a Service begins with a letter.
 _SERVICE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-_FOLDER = r"(gs://[a-z0-9]|/).*"
-_PROXY = r"https?://[^\s/]+/?"
-# The operator sets labels with this prefix.
-_OWN_LABELS = re.escape(f"{GROUP}/")
 # A leader stops after 0.8 of the duration (`leader_election`): at this interval it can retry one failed renewal.
 _RENEWAL_FRACTION = 0.4
 
 
-def _like(pattern: str, expected: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if re.fullmatch(pattern, text) is None:
-            raise ValueError(expected)
-        return text
-
-    return check
-
-
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
-Namespace = Annotated[str, AfterValidator(_like(patterns.NAME_PART, "the name of a namespace")), Field(max_length=63)]
-Service = Annotated[
-    str, AfterValidator(_like(_SERVICE, "small letters, digits and dashes, a letter first")), Field(max_length=63)
-]
-Lease = Annotated[
-    str, AfterValidator(_like(patterns.DNS_NAME, "small letters, digits, dashes and dots")), Field(max_length=253)
-]
+Namespace = Annotated[str, matching(patterns.NAME_PART, "the name of a namespace"), Field(max_length=63)]
+Service = Annotated[str, matching(_SERVICE, "small letters, digits and dashes, a letter first"), Field(max_length=63)]
+Lease = Annotated[str, matching(patterns.DNS_NAME, "small letters, digits, dashes and dots"), Field(max_length=253)]
 # Kubernetes itself takes any text as schedulerName; schedulers are named as their Deployments are.
 SchedulerName = Annotated[
-    Word, AfterValidator(_like(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots"))
+    Word, matching(patterns.DNS_NAME, "the name of a scheduler: small letters, digits, dashes and dots")
 ]
 DeviceClass = Annotated[
-    Name, AfterValidator(_like(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots"))
-]
-Folder = Annotated[Uri, AfterValidator(_like(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount"))]
-
-
-Proxy = Annotated[Uri, AfterValidator(_like(_PROXY, "the URL of a proxy, such as http://proxy.example:3128"))]
-JobLabel = Annotated[
-    Annotated[str, StringConstraints(min_length=1, max_length=317)],
-    AfterValidator(_like(rf"(?!{_OWN_LABELS}).*", f"a label outside {GROUP}/, whose labels the operator sets")),
-    AfterValidator(_like(patterns.LABEL_NAME, "the name of a label, such as team or example.com/team")),
+    Name, matching(patterns.DNS_NAME, "the name of a DeviceClass: small letters, digits, dashes and dots")
 ]
 
 
@@ -113,11 +93,6 @@ class ProgressSettings(Model):
     enabled: bool = Field(True, description="Whether workers report their progress.")
     port: Port = Field(8443, description="HTTPS port of every replica.")
     service: Service = Field("mptraining-operator", description="Service of the replicas.")
-    minimum_seconds: Seconds = Field(15.0, description="Minimum seconds between two writes of one job's progress.")
-    writes_per_second: Seconds = Field(
-        50.0, description="For all jobs together; progressDeadlineSeconds needs some writes a minute."
-    )
-    token_cache_seconds: Seconds = Field(600.0, description="Seconds for which a token review is cached.")
 
 
 class LeaseSettings(Model):
@@ -150,14 +125,6 @@ class GangSchedulers(Model):
         description="schedulerName of Volcano's scheduler, usually volcano. With it, gang: Auto uses Volcano's "
         "PodGroups where their CustomResourceDefinition exists.",
     )
-
-
-class RestartSettings(Model):
-    """Exponential backoff between attempts; the defaults for program failures are those of a batch/v1 Job."""
-
-    program_seconds: Seconds = Field(10.0, description="Backoff after the first failure of the program.")
-    infrastructure_seconds: Seconds = Field(2.0, description="Backoff after the first infrastructure failure.")
-    longest_seconds: Seconds = Field(360.0, description="Maximum backoff.")
 
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z]+)\}")
@@ -204,40 +171,9 @@ class NotificationSettings(Model):
     )
 
 
-class TrainerImages(Model):
-    """Default images by kind of accelerator. Absent: trainerImage, else the image of this version."""
-
-    cpu: Image | None = Field(None, description="For jobs on CPUs, including those that fall back to CPUs.")
-    gpu: Image | None = Field(None, description="For jobs on GPUs.")
-    tpu: Image | None = Field(None, description="For jobs on TPUs.")
-
-
-class JobPods(Model):
-    """Defaults for the pods of all jobs, for fields that a job does not set."""
-
-    image_pull_secrets: tuple[Name, ...] = Field((), description="Image pull secrets, in the namespace of the job.")
-    http_proxy: Proxy | None = Field(None, description="HTTP_PROXY.")
-    https_proxy: Proxy | None = Field(None, description="HTTPS_PROXY.")
-    no_proxy: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
-        None, description="NO_PROXY; the cluster's services and the metadata server are added."
-    )
-    ca_config_map: Name | None = Field(
-        None, description="ConfigMap, in the namespace of the job, with the CA certificates (PEM) to trust."
-    )
-    ca_key: Name = Field("ca.crt", description="Key in that ConfigMap.")
-    priority_class_name: Name | None = Field(None, description="Default priority class of jobs.")
-    labels: dict[JobLabel, Annotated[str, StringConstraints(max_length=63)]] = Field({}, description="Extra labels.")
-
-
 class OperatorSettings(Model):
     """Settings of the operator, for a platform engineer."""
 
-    trainer_image: Image | None = Field(
-        None, description="Default image of jobs, for kinds of accelerator without one in trainerImages."
-    )
-    trainer_images: TrainerImages = Field(
-        TrainerImages(), description="Default images by kind of accelerator; they override trainerImage."
-    )
     cpu_fallback: bool = Field(False, description="Train on CPUs if the cluster has no accelerators, such as kind.")
     node_labels: NodeLabels = Field(
         "Auto",
@@ -249,12 +185,10 @@ class OperatorSettings(Model):
         description="MIG strategy of NVIDIA's device plugin, for slices on platforms other than GKE. Auto: that which "
         "the nodes show, else Mixed.",
     )
-    default_output: Folder | None = Field(None, description="Default output folder of jobs.")
-    default_outputs: dict[Namespace, Folder] = Field({}, description="Default output folders by namespace.")
     runtimes: dict[RuntimeName, Runtime] = Field(
         {},
-        description="Named sets of pod settings, images and limits, which jobs choose by `runtime`; "
-        "all users may read them.",
+        description="Named sets of pod settings, images, outputs and limits, which jobs choose by `runtime` and all "
+        "users may read. They override `default` field by field, which is that of jobs without another one.",
     )
     default_runtimes: dict[Namespace, RuntimeName] = Field(
         {}, description="Runtimes of jobs that name none, by namespace."
@@ -264,20 +198,7 @@ class OperatorSettings(Model):
         description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
         "Other GPUs are the extended resource nvidia.com/gpu.",
     )
-    limits: JobLimits = Field(JobLimits(), description="Limits of what jobs may use.")
-    pods: JobPods = Field(JobPods(), description="Defaults for the pods of all jobs.")
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Number of jobs reconciled concurrently.")
-    relist_seconds: Seconds = Field(600.0, description="Seconds between two lists of all watched objects.")
-    settle_seconds: Seconds = Field(
-        5.0, description="Seconds for which a pod may be unscheduled before the status reports it."
-    )
-    elastic_wait_seconds: Seconds = Field(
-        30.0, description="Seconds that an elastic job waits for all its machines before it starts with those it got."
-    )
-    stuck_pod_seconds: Seconds = Field(
-        30.0, description="Seconds after its grace period until a pod is reported whose node is not ready."
-    )
     gang_release_seconds: Annotated[float, Field(ge=0)] = Field(
         180.0,
         description="Seconds after which workers give their machines back if others of their job get none; between "
@@ -287,20 +208,16 @@ class OperatorSettings(Model):
     grace_seconds: Annotated[int, Field(ge=1)] = Field(
         60, description="Termination grace period of workers in seconds, to save a checkpoint."
     )
-    unreachable_seconds: Annotated[int, Field(ge=0)] = Field(
-        30, description="Seconds until the pods of an unreachable node are evicted."
-    )
     health_port: Port = Field(8080, description="HTTP port of /metrics, /healthz and /readyz.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING, ERROR.")
     log_format: Literal["json", "text"] = Field("json", description="json; or text, for a terminal.")
     progress: ProgressSettings = Field(ProgressSettings(), description="Progress reports.")
     lease: LeaseSettings = Field(LeaseSettings(), description="Leader election.")
-    restart: RestartSettings = Field(RestartSettings(), description="Backoff between attempts.")
     notifications: NotificationSettings = Field(NotificationSettings(), description="Notifications about jobs.")
 
     @model_validator(mode="after")
     def _ports_and_runtimes(self) -> Self:
-        wrong = unknown_defaults(self.default_runtimes, self.runtimes)
+        wrong = refusals(self.default_runtimes, self.runtimes)
         if self.progress.enabled and self.health_port and self.health_port == self.progress.port:
             wrong.append(
                 InvalidValue(
@@ -312,10 +229,10 @@ class OperatorSettings(Model):
         refuse(wrong)
         return self
 
-    def image(self, kind: str) -> str:
-        """Return the default trainer image for `kind` (cpu, gpu, tpu), without settings that of this version."""
-        own = f"mptraining/trainer:{version('mptraining')}" + ("" if kind == "cpu" else f"-{kind}")
-        return getattr(self.trainer_images, kind) or self.trainer_image or own
+    @property
+    def limits(self) -> JobLimits:
+        """The limits on all jobs."""
+        return self.runtimes.get(DEFAULT, Runtime()).limits
 
     def cluster(self) -> ClusterSettings:
         """Return the settings that `resolve` needs; Auto stands for the values of a cluster that shows none."""
@@ -323,9 +240,6 @@ class OperatorSettings(Model):
             cpu_fallback=self.cpu_fallback,
             node_labels=DEFAULT_PLATFORM if self.node_labels == "Auto" else self.node_labels,
             mig_strategy="Mixed" if self.mig_strategy == "Auto" else self.mig_strategy,
-            default_output=self.default_output,
-            default_images=MappingProxyType({kind: self.image(kind) for kind in TrainerImages.model_fields}),
-            default_outputs=MappingProxyType(self.default_outputs),
             runtimes=MappingProxyType(self.runtimes),
             default_runtimes=MappingProxyType(self.default_runtimes),
             device_classes=MappingProxyType(self.device_classes),

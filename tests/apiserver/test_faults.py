@@ -74,7 +74,7 @@ def test_watches_that_end_after_each_event(alone: Any, proxy: FaultProxy) -> Non
 
 def test_deletions_without_an_event_are_found_by_listing(alone: Any, proxy: FaultProxy) -> None:
     """A suspended job's Indexed Job is gone and the event was lost: without a new list the job would wait for ever."""
-    alone.operator(server=proxy.url, relistSeconds=2)
+    alone.operator(server=proxy.url, relist=2)
     proxy.add(HideEvents("DELETED"), verb="watch")
     proxy.cut_watches()
     alone.create("flowers", lambda pod: Run() if pod.job.endswith("-1") else Exit(0, after=0.1))

@@ -14,6 +14,7 @@ from tests.testbed.binaries import missing
 from tests.testbed.kubernetes.access import may, wait_until_allowed
 from tests.testbed.kubernetes.chart import documents, render
 from tests.testbed.kubernetes.installation import SYSTEM
+from tests.testbed.kubernetes.operator_namespace import with_default
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 ACCOUNT = "narrow-operator"
@@ -30,9 +31,10 @@ def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, ne
         "namespaces": ["narrow"],
         "lease": {"name": "operator-narrow"},
         "progress": {"service": "narrow"},
-        "limits": {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "nodesPerJob": 3, "nodesPerNamespace": 3},
     }
-    ns = new_namespace(installed, "narrow", progress={"port": 0, "service": "narrow"}, limits=settings["limits"])
+    limits = {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "nodesPerJob": 3, "nodesPerNamespace": 3}
+    runtimes = with_default(limits=limits)
+    ns = new_namespace(installed, "narrow", progress={"port": 0, "service": "narrow"}, runtimes=runtimes)
     rendered = documents(render({"settings": settings, "crds": {"install": False}}, release="narrow"))
     rights = [each for each in rendered if each["kind"] in BOUND]
     installed.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rights))
@@ -62,7 +64,10 @@ def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits."),
+        (
+            {"accelerator": {"type": "nvidia-tesla-t4"}},
+            "spec.accelerator.type: 'nvidia-tesla-t4' is outside runtimes.default.limits.",
+        ),
         ({"podTemplate": {"serviceAccountName": ACCOUNT}}, "spec.podTemplate.serviceAccountName: "),
     ],
 )

@@ -25,12 +25,8 @@ def test_created_running_succeeded(ns: Any) -> None:
     batch_job = ns.child("batch/v1 jobs", "flowers-1")
     owner = batch_job["metadata"]["ownerReferences"][0]
     assert (owner["uid"], owner["controller"]) == (job["metadata"]["uid"], True)
-    policies = "networking.k8s.io/v1 networkpolicies"
-    shared = {"services": ["mptraining-workers"], policies: ["mptraining-deny-ingress", "flowers-workers"]}
-    for kind, names in shared.items():
-        for name in names:
-            found = ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is not None)
-            assert "ownerReferences" not in found["metadata"]
+    for kind in ("services", "networking.k8s.io/v1 networkpolicies"):
+        assert "ownerReferences" not in ns.child(kind, "mptraining-workers")["metadata"]
     frozen = ns.child("configmaps", "flowers-job")["data"]["job.json"]
     assert ResolvedJob.read(frozen).strategy == "MultiWorkerMirrored"
 
@@ -111,22 +107,18 @@ def test_deleting_a_running_job_deletes_its_objects(ns: Any) -> None:
     ns.create("gone")
     ns.running("gone")
     ns.delete("gone")
-    rule = ("networking.k8s.io/v1 networkpolicies", "gone-workers")
-    for kind, name in (rule, ("batch/v1 jobs", "gone-1")):
-        ns.wait(lambda kind=kind, name=name: ns.child(kind, name), lambda found: found is None)
+    ns.wait(lambda: ns.child("batch/v1 jobs", "gone-1"), lambda found: found is None)
     ns.wait(lambda: ns.control_plane.pods.of_job(ns.namespace, "gone-1"), lambda pods: not pods)
 
 
 def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(ns: Any) -> None:
     """The Job of the first one is deleted at once, its pods after they have saved to the same output; until then the
-    policies keep other pods away from them.
+    policy keeps other pods away from them.
     """
-    policies = "networking.k8s.io/v1 networkpolicies"
     pods = lambda: ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "beside"})  # noqa: E731
     ns.create("beside")
     ns.running("beside")
     first = ns.get("beside")["metadata"]["uid"]
-    ns.wait(lambda: ns.child(policies, "beside-workers"), lambda found: found is not None)
     saving = pods()
     for pod in saving:
         # The pods save until the test ends them.
@@ -137,9 +129,8 @@ def test_a_job_made_again_starts_no_gang_beside_pods_that_still_save(ns: Any) ->
     # The garbage collector may take half a minute to discover a new resource.
     ns.wait(pods, lambda found: len(found) == 2 and all(pod.terminating for pod in found))
     assert {pod.uid for pod in pods()} == {pod.uid for pod in saving}
-    for name in ("mptraining-deny-ingress", "beside-workers"):
-        assert ns.child(policies, name) is not None
-    assert ns.child("services", "mptraining-workers") is not None
+    for kind in ("services", "networking.k8s.io/v1 networkpolicies"):
+        assert ns.child(kind, "mptraining-workers") is not None
     for pod in saving:
         ns.kubelet.tell(pod, Run())
     seen = ns.wait(pods, lambda found: any(pod.labels["mptraining.dev/job-uid"] != first for pod in found))

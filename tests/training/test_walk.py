@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fakes import with_image
 from tests.jobs import parsed_job
 
 MOST_FILES = 12
@@ -81,7 +82,7 @@ def test_from_yaml_to_pods() -> None:
     assert (job.spec.precision, job.spec.strategy) == (None, None)
 
     # `resolve` decides every default, with a reason.
-    resolved = resolve(job, ClusterSettings(default_image="mptraining/trainer:walk"))
+    resolved = resolve(job, ClusterSettings(runtimes=with_image("mptraining/trainer:walk")))
     assert (resolved.strategy, resolved.replicas, resolved.precision.policy) == ("Mirrored", 4, "mixed_float16")
     assert (resolved.global_batch_size, resolved.learning_rate.factor) == (32, 4.0)
     assert resolved.placement.node_selector == {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
@@ -96,7 +97,7 @@ def test_from_yaml_to_pods() -> None:
         created=0.0,
         job=job,
         status=JobStatus(),
-        limits=Limits(cluster=ClusterSettings(default_image="mptraining/trainer:walk")),
+        limits=Limits(cluster=ClusterSettings(runtimes=with_image("mptraining/trainer:walk"))),
     )
     planned = plan(snapshot, now=60.0)
     assert planned.status is not None

@@ -139,7 +139,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "tracking": _none("TensorBoard's scalars are written in any case"),
         "tracking.mlflow.experiment": Default("the job's name"),
         "output": Default(
-            f"a folder below defaultOutput {_OPERATOR}, else a folder in the pod, which is deleted with it"
+            "a folder below the output of the runtime, else a folder in the pod, which is deleted with it"
         ),
         "managedBy": _value(MANAGED_BY_OPERATOR),
         "runPolicy.backoffLimit": _value(defaults.BACKOFF_LIMIT),
@@ -149,14 +149,14 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "runPolicy.ttlSecondsAfterFinished": _none("the job is kept"),
         "runPolicy.suspend": Default("false"),
         "scheduling.workloadPriorityClassName": _none("the priority of the pods"),
-        "scheduling.priorityClassName": Default(f"pods.priorityClassName {_OPERATOR}"),
+        "scheduling.priorityClassName": Default("that of the runtime"),
         "scheduling.schedulerName": Default(f"default-scheduler, or that of gangSchedulers {_OPERATOR}"),
         "scheduling.gang": _value("Auto", f": what the cluster serves of gangSchedulers {_OPERATOR}, else None"),
         "scheduling.topology": _value("Spread"),
-        "runtime": Default(f"that of the namespace in defaultRuntimes {_OPERATOR}, else none"),
+        "runtime": Default(f"that of the namespace in defaultRuntimes {_OPERATOR}, else default"),
         "podTemplate": Default("its fields' defaults, after what the runtime sets"),
-        "podTemplate.image": Default(f"trainerImages {_OPERATOR}, else the image of the operator's own version"),
-        "podTemplate.imagePullSecrets": Default(f"pods.imagePullSecrets {_OPERATOR}"),
+        "podTemplate.image": Default("that of the runtime, which is that of the operator's version"),
+        "podTemplate.imagePullSecrets": Default("those of the runtime"),
         "podTemplate.resources.requests": Default(
             "a share of the smallest machine with the accelerator; cpu 250m and memory 512Mi on CPUs"
         ),

@@ -6,7 +6,7 @@ The functions are pure: the same job and settings give the same ResolvedJob on a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mptraining_api.machines.node_labels import MIGStrategy, NodeLabels
@@ -19,7 +19,7 @@ from mptraining_api.resolve.defaults import MAX_TO_KEEP, resolve_data, resolve_t
 from mptraining_api.resolve.devices import Devices, check_kernels, requested_devices, strategy, without_accelerators
 from mptraining_api.resolve.placement import placement, with_claim
 from mptraining_api.resolve.precision import Keras, jit_compile, precision
-from mptraining_api.resolve.runtime_settings import Runtime
+from mptraining_api.resolve.runtime_settings import DEFAULT, RuntimeImages
 from mptraining_api.resolve.runtimes import Chosen, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
@@ -41,9 +41,6 @@ from mptraining_api.sweep.status import SWEEP_UID
 class ClusterSettings:
     """Settings of the cluster or the local run that `resolve` depends on.
 
-    `default_images` maps the kind of accelerator (cpu, gpu, tpu) to an image; `default_image` is for the other kinds.
-    `default_output` is a folder for all jobs; each gets `<default_output>/<namespace>/<name>`, without the
-    namespace in a local run. `default_outputs` maps a namespace to a folder for its jobs: `<folder>/<name>`.
     `device_classes` maps an accelerator to the DeviceClass that jobs claim it from.
     `node_labels` is the platform whose labels the nodes have; Auto: it is not known, so that any number of GPUs may be
     right. `mig_strategy` is that of NVIDIA's device plugin.
@@ -52,44 +49,20 @@ class ClusterSettings:
     cpu_fallback: bool = False
     node_labels: NodeLabels = "GKE"
     mig_strategy: MIGStrategy = "Mixed"
-    default_image: str | None = None
-    default_output: str | None = None
-    default_images: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    default_outputs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     # None: unknown, as without a cluster.
     runtimes: Runtimes | None = None
     # The name of a runtime by namespace.
     default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
-    def with_runtime(self, runtime: Runtime) -> ClusterSettings:
-        """Return the settings with the images and the output folder of the runtime."""
-        images = {kind: image for kind, image in runtime.images.to_document().items() if image}
-        found = replace(self, default_images=MappingProxyType({**self.default_images, **images}))
-        if runtime.default_output is None:
-            return found
-        return replace(found, default_output=runtime.default_output, default_outputs=MappingProxyType({}))
-
     device_classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    def image(self, kind: str) -> str | None:
-        """Return the image for jobs that name none and compute on `kind`."""
-        return self.default_images.get(kind, self.default_image)
-
-    def output(self, namespace: str | None) -> str | None:
-        """Return the parent of the run folders for jobs of that namespace that name none; None if there is none."""
-        own = self.default_outputs.get(namespace or "")
-        if own is not None or self.default_output is None:
-            return own
-        return "/".join(part for part in (self.default_output.rstrip("/"), namespace or "") if part)
 
 
 def resolve(job: MPTrainingJob, settings: ClusterSettings) -> ResolvedJob:
     """Return the job with every default decided. Raises InvalidSpec if it breaks a rule or cannot work."""
     check.check(job)
     chosen = with_runtime(job, settings.runtimes, settings.default_runtimes)
-    if chosen.name is not None:
+    if chosen.job is not job:
         check.check(chosen.job)
-        settings = settings.with_runtime(chosen.runtime)
     return _resolve(chosen, settings)
 
 
@@ -114,12 +87,13 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         alternatives.check_replicas(each, wanted, there)
     keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
     devices = _available(spec, wanted, settings, batch_size)
-    first = _machine(spec, wanted, devices, settings, keras)
+    images = chosen.runtime.images
+    first = _machine(spec, wanted, devices, settings, images, keras)
     if batch_size is not None:
         batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
     training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
     data, data_choices = (None, ()) if spec.data is None else resolve_data(spec.data, spec.program)
-    output, output_choices = _output(job, settings, chosen)
+    output, output_choices = _output(chosen)
 
     resolved = ResolvedJob(
         name=job.metadata.name,
@@ -145,14 +119,14 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
-        runtime=chosen.name,
+        runtime=None if chosen.name == DEFAULT else chosen.name,
         pod_template=spec.pod_template,
         scheduling=spec.scheduling,
         nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
             *chosen.choices,
             *_controller_choice(spec),
-            *_image_choice(chosen, settings, devices.accelerator.kind),
+            *_image_choice(chosen, devices.accelerator.kind),
             *first.choices,
             keras_choice,
             *batch_choices,
@@ -162,7 +136,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
             *output_choices,
         ),
     )
-    found = [alternatives.located(each, _alternative, each, there, settings, keras) for each, there in others]
+    found = [alternatives.located(each, _alternative, each, there, settings, images, keras) for each, there in others]
     alternatives.check_sizes(resolved, found)
     # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
     return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(found)})
@@ -191,7 +165,7 @@ def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_
 
 
 def _machine(
-    spec: JobSpec, wanted: Devices, devices: Devices, settings: ClusterSettings, keras: Keras
+    spec: JobSpec, wanted: Devices, devices: Devices, settings: ClusterSettings, images: RuntimeImages, keras: Keras
 ) -> ResolvedMachine:
     """Return what depends on the machine of `spec`. Raises InvalidSpec."""
     # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
@@ -208,18 +182,23 @@ def _machine(
         processes=devices.processes,
         replicas_per_process=devices.replicas_per_process,
         replicas=devices.replicas,
-        image=_image(spec, settings, devices),
+        image=_image(spec, images, devices),
         placement=_placement(spec, settings, devices),
         choices=(*devices.choices, strategy_choice, precision_choice, jit_choice),
     )
 
 
 def _alternative(
-    alternative: alternatives.Alternative, wanted: Devices, settings: ClusterSettings, keras: Keras
+    alternative: alternatives.Alternative,
+    wanted: Devices,
+    settings: ClusterSettings,
+    images: RuntimeImages,
+    keras: Keras,
 ) -> ResolvedMachine:
     """Return an alternative with what depends on it. Raises InvalidSpec."""
     spec = alternative.job.spec
-    return _machine(spec, wanted, _available(spec, wanted, settings, alternative.batch_size), settings, keras)
+    available = _available(spec, wanted, settings, alternative.batch_size)
+    return _machine(spec, wanted, available, settings, images, keras)
 
 
 def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:
@@ -228,16 +207,16 @@ def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Pl
     return with_claim(found, devices.accelerator, settings.device_classes)
 
 
-def _image(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> str | None:
-    return (spec.pod_template.image if spec.pod_template else None) or settings.image(devices.accelerator.kind)
+def _image(spec: JobSpec, images: RuntimeImages, devices: Devices) -> str | None:
+    written = spec.pod_template.image if spec.pod_template else None
+    return written or getattr(images, devices.accelerator.kind)
 
 
-def _image_choice(chosen: Chosen, settings: ClusterSettings, kind: str) -> tuple[Choice, ...]:
-    image, template = settings.image(kind), chosen.job.spec.pod_template
+def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
+    image, template = getattr(chosen.runtime.images, kind), chosen.job.spec.pod_template
     if image is None or (template and template.image):
         return ()
-    of_runtime = getattr(chosen.runtime.images, kind) is not None
-    because = f"from the runtime {chosen.name}" if of_runtime else "the default of the operator's settings"
+    because = chosen.because(getattr(chosen.named.images, kind))
     return (Choice(field="spec.podTemplate.image", value=image, because=because),)
 
 
@@ -312,14 +291,13 @@ def _tracking(job: MPTrainingJob) -> Tracking | None:
     return written.model_copy(update={"mlflow": mlflow})
 
 
-def _output(job: MPTrainingJob, settings: ClusterSettings, chosen: Chosen) -> tuple[str | None, tuple[Choice, ...]]:
+def _output(chosen: Chosen) -> tuple[str | None, tuple[Choice, ...]]:
+    job, parent = chosen.job, chosen.runtime.output
     if job.spec.output is not None:
         return job.spec.output.uri, ()
-    default = settings.output(job.metadata.namespace)
-    if default is None:
+    if parent is None:
         because = "no output is given: a scratch folder, from which nothing can be resumed"
         return None, (Choice(field="spec.output.uri", value="scratch folder", because=because),)
-    folder = f"{default.rstrip('/')}/{job.metadata.name}"
-    named = chosen.name if chosen.runtime.default_output else None
-    because = f"from the runtime {named}" if named else "below the cluster's default folder"
+    folder = "/".join(part for part in (parent.rstrip("/"), job.metadata.namespace, job.metadata.name) if part)
+    because = chosen.because(chosen.named.output)
     return folder, (Choice(field="spec.output.uri", value=folder, because=because),)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from mptraining_api.admin_limits import Image, RuntimeLimits
-from mptraining_api.model import Model, Text, Uri
+from mptraining_api.admin_limits import Image, JobLimits
+from mptraining_api.model import Model, Name, Text, Uri
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
 from mptraining_api.rules.check import template_violations
@@ -20,7 +20,27 @@ from mptraining_api.validation.yaml_text import read_yaml
 
 M = TypeVar("M", bound=Model)
 
+# The runtime of jobs that have no other; other runtimes override it field by field.
+DEFAULT = "default"
+_FOLDER = r"(gs://[a-z0-9]|/).*"
+_PROXY = r"https?://[^\s/]+/?"
+
 RuntimeName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.DNS_LABEL)]
+
+
+def matching(pattern: str, expected: str) -> AfterValidator:
+    """Return the validator that refuses a text outside `pattern` with the words of `expected`."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(expected)
+        return text
+
+    return AfterValidator(check)
+
+
+Folder = Annotated[Uri, matching(_FOLDER, "gs://bucket/folder, or the path of a volume that jobs mount")]
+Proxy = Annotated[Uri, matching(_PROXY, "the URL of a proxy, such as http://proxy.example:3128")]
 
 
 def refuse(wrong: Sequence[InvalidValue]) -> None:
@@ -57,7 +77,7 @@ NamedTemplate = Annotated[PodTemplate, AfterValidator(_named)]
 
 
 class RuntimeImages(Model):
-    """Images by kind of accelerator. Absent: those of the settings."""
+    """Images by kind of accelerator. Absent: those of `default`."""
 
     cpu: Image | None = Field(None, description="For jobs on CPUs.")
     gpu: Image | None = Field(None, description="For jobs on GPUs.")
@@ -65,7 +85,7 @@ class RuntimeImages(Model):
 
 
 class Runtime(Model):
-    """Settings for the jobs that name the runtime, for fields that a job does not set."""
+    """Settings for the jobs of the runtime, for fields that a job does not set."""
 
     description: Text | None = Field(None, description="Shown by `mptj runtimes`.")
     pod_template: NamedTemplate | None = Field(None, description="As in a job, which adds to it.")
@@ -73,8 +93,18 @@ class Runtime(Model):
     provisioning: Literal["OnDemand", "Spot", "FlexStart"] | None = Field(
         None, description="Of the accelerators that name none."
     )
-    default_output: Uri | None = Field(None, description="Parent of the run folders, as defaultOutput.")
-    limits: RuntimeLimits = Field(RuntimeLimits(), description="Limits in addition to settings.limits.")
+    output: Folder | None = Field(None, description="Folder for run folders: <output>/<namespace>/<job>.")
+    priority_class_name: Name | None = Field(None, description="Priority class.")
+    http_proxy: Proxy | None = Field(None, description="HTTP_PROXY.")
+    https_proxy: Proxy | None = Field(None, description="HTTPS_PROXY.")
+    no_proxy: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
+        None, description="NO_PROXY; the cluster's services and the metadata server are added."
+    )
+    ca_config_map: Name | None = Field(
+        None, description="ConfigMap, in the namespace of the job, with the CA certificates (PEM) to trust."
+    )
+    ca_key: Name | None = Field(None, description="Key in that ConfigMap. Absent: ca.crt.")
+    limits: JobLimits = Field(JobLimits(), description="Limits in addition to those of `default`.")
 
     @model_validator(mode="after")
     def _keeps_the_rules(self) -> Self:
@@ -127,10 +157,19 @@ def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> di
     return rest
 
 
-def unknown_defaults(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> list[InvalidValue]:
-    """Return the refusal of every namespace whose runtime is not one of `runtimes`."""
+def refusals(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> list[InvalidValue]:
+    """Return the refusal of every namespace whose runtime is not one of `runtimes`, and of every misplaced limit."""
+    misplaced = [
+        InvalidValue(
+            "a limit on the namespace, whose jobs may have other runtimes",
+            next_step=f"Move it to runtimes.{DEFAULT}.limits.",
+            path=("runtimes", name, "limits", "nodesPerNamespace"),
+        )
+        for name, runtime in runtimes.items()
+        if name != DEFAULT and runtime.limits.nodes_per_namespace is not None
+    ]
     expected = f"one of {', '.join(sorted(runtimes))}" if runtimes else "no name, since there are no runtimes"
-    return [
+    return misplaced + [
         InvalidValue(
             f"{name!r} is no runtime of these settings",
             expected=expected,
@@ -138,5 +177,5 @@ def unknown_defaults(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> 
             path=("defaultRuntimes", namespace),
         )
         for namespace, name in defaults.items()
-        if name not in runtimes
+        if name not in (DEFAULT, *runtimes)
     ]

@@ -1,19 +1,19 @@
 """Runtimes: named settings for jobs, which the platform's owner keeps in the operator's settings.
 
-A job names one in spec.runtime, or has that of its namespace. The job has precedence over the runtime, and the
-runtime over the other settings; limits of a runtime apply in addition to those of the settings.
+A job names one in spec.runtime, has that of its namespace, or has `default`. The job has precedence over the runtime,
+and the runtime over `default`; the limits of both apply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from mptraining_api.accelerators import PROVISIONING
 from mptraining_api.pods.fields import PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.runtime_settings import Runtime
+from mptraining_api.resolve.runtime_settings import DEFAULT, Runtime, RuntimeImages
 from mptraining_api.resolved_job import Choice
 from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
 
@@ -78,12 +78,37 @@ Runtimes = Mapping[str, Runtime]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The job with what its runtime adds, the runtime with its name, and the reasons."""
+    """The job with what its runtime adds, the runtime with the fields of `default`, and the reasons.
+
+    `named` is the runtime without the fields of `default`.
+    """
 
     job: MPTrainingJob
-    runtime: Runtime
-    name: str | None
-    choices: tuple[Choice, ...]
+    name: str = DEFAULT
+    named: Runtime = field(default_factory=Runtime)
+    runtime: Runtime = field(default_factory=Runtime)
+    choices: tuple[Choice, ...] = ()
+
+    def because(self, named: object) -> str:
+        """Return the reason of a field of the runtime; `named` is its value in the runtime without `default`."""
+        return f"from the runtime {self.name if named else DEFAULT}"
+
+
+def runtime_name(job: MPTrainingJob, defaults: Mapping[str, str]) -> str:
+    """Return the name of the job's runtime; `defaults` are the names by namespace."""
+    name = job.spec.runtime or defaults.get(job.metadata.namespace or "", DEFAULT)
+    return DEFAULT if name == NO_RUNTIME else name
+
+
+def complete(runtimes: Runtimes, name: str) -> Runtime:
+    """Return the runtime with the fields of `default` that it does not set; `default` for an unknown name."""
+    default = runtimes.get(DEFAULT, Runtime())
+    runtime = runtimes.get(name, default)
+    fields = {field: getattr(default, field) for field in Runtime.model_fields if getattr(runtime, field) is None}
+    if default.pod_template is not None and runtime.pod_template is not None:
+        fields["pod_template"] = merge(default.pod_template, runtime.pod_template)
+    fields["images"] = RuntimeImages.parse(default.images.to_document() | runtime.images.to_document())
+    return runtime.model_copy(update=fields)
 
 
 def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mapping[str, str]) -> Chosen:
@@ -91,24 +116,24 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
 
     Raises InvalidSpec for a runtime that does not exist, with the names of those that do.
     """
-    spec = job.spec
-    name = spec.runtime or defaults.get(job.metadata.namespace or "")
-    if name is None or name == NO_RUNTIME:
-        return Chosen(job=job, runtime=Runtime(), name=None, choices=())
+    spec, name = job.spec, runtime_name(job, defaults)
     if runtimes is None:
         because = "known to the cluster only: its pod settings, images and output are not checked here"
         choice = Choice(field="spec.runtime", value=name, because=because)
-        return Chosen(job=job, runtime=Runtime(), name=None, choices=(choice,))
-    runtime = runtimes.get(name)
-    if runtime is None:
+        return Chosen(job, choices=() if name == DEFAULT else (choice,))
+    if name not in (DEFAULT, *runtimes):
         raise InvalidSpec(
             "spec.runtime",
             f"{name!r} is no runtime of this cluster",
-            expected=f"one of {', '.join(sorted(runtimes))}" if runtimes else "no runtime, since it has none",
+            expected=f"one of {', '.join(sorted({DEFAULT, *runtimes}))}",
             next_step="`mptj runtimes` lists them.",
         )
-    source = "given in the job" if spec.runtime else f"of the namespace {job.metadata.namespace!r}"
-    choices = [Choice(field="spec.runtime", value=name, because=source), *_reasons(job, runtime, name)]
+    runtime = complete(runtimes, name)
+    chosen = Chosen(job, name, runtimes.get(name, Runtime()), runtime)
+    choices = _reasons(chosen)
+    if name != DEFAULT:
+        given = "given in the job" if spec.runtime else f"of the namespace {job.metadata.namespace!r}"
+        choices.insert(0, Choice(field="spec.runtime", value=name, because=given))
     template = spec.pod_template
     if runtime.pod_template is not None:
         template = merge(runtime.pod_template, template or PodTemplate())
@@ -117,10 +142,9 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
         others = [_provided(each, runtime) for each in accelerator.alternatives]
         accelerator = accelerator.model_copy(update={"alternatives": others})
     merged = spec.model_copy(update={"pod_template": template, "accelerator": accelerator})
-    return Chosen(
+    return replace(
+        chosen,
         job=job.model_copy(update={"spec": merged}),
-        runtime=runtime,
-        name=name,
         choices=tuple(choices),
     )
 
@@ -133,21 +157,24 @@ def _provided(machine: M, runtime: Runtime) -> M:
     return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
 
 
-def _reasons(job: MPTrainingJob, runtime: Runtime, name: str) -> list[Choice]:
+def _reasons(chosen: Chosen) -> list[Choice]:
     """Return a choice for each field that the runtime decides or adds to."""
-    because = f"from the runtime {name}"
+    job, runtime, named = chosen.job, chosen.runtime, chosen.named
+    in_named = named.pod_template.to_document() if named.pod_template else {}
     written = job.spec.pod_template.to_document() if job.spec.pod_template else {}
-    found = []
+    choices = []
     for key, value in (runtime.pod_template.to_document() if runtime.pod_template else {}).items():
         # Only names: values may be long, and variables of an environment private.
         text = str(value) if isinstance(value, str) else ", ".join(_names(value))
         if key in written and isinstance(value, str):
             continue
+        because = chosen.because(key in in_named)
         reason = f"{because}, with the job's own" if key in written else because
-        found.append(Choice(field=f"spec.podTemplate.{key}", value=text, because=reason))
+        choices.append(Choice(field=f"spec.podTemplate.{key}", value=text, because=reason))
     if runtime.provisioning is not None and _provided(job.spec.accelerator, runtime) is not job.spec.accelerator:
-        found.append(Choice(field=PROVISIONING, value=runtime.provisioning, because=because))
-    return found
+        because = chosen.because(named.provisioning)
+        choices.append(Choice(field=PROVISIONING, value=runtime.provisioning, because=because))
+    return choices
 
 
 def _names(value: object) -> list[str]:

@@ -53,19 +53,20 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- toYaml (mergeOverwrite $defaults (deepCopy .Values.settings)) -}}
 {{- end -}}
 
-{{/* The settings as the operator reads them: the images of jobs filled in where no setting names them. */}}
+{{/* The settings as the operator reads them: the images of the runtime `default` filled in where none is named. */}}
 {{- define "mptraining.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
-{{- if not $settings.trainerImage -}}
-{{- $_ := set $settings "trainerImages" (default dict $settings.trainerImages) -}}
+{{- $runtimes := default dict $settings.runtimes -}}
+{{- $default := default dict (get $runtimes "default") -}}
+{{- $images := default dict $default.images -}}
 {{- $tag := default .Chart.AppVersion .Values.trainer.tag -}}
 {{- range $kind, $suffix := dict "cpu" "" "gpu" "-gpu" "tpu" "-tpu" -}}
-{{- if not (get $settings.trainerImages $kind) -}}
+{{- if not (get $images $kind) -}}
 {{- $repository := include "mptraining.repository" (dict "global" $.Values.global "image" $.Values.trainer) -}}
-{{- $_ := set $settings.trainerImages $kind (printf "%s:%s%s" $repository $tag $suffix) -}}
+{{- $_ := set $images $kind (printf "%s:%s%s" $repository $tag $suffix) -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
+{{- $_ := set $settings "runtimes" (set $runtimes "default" (set $default "images" $images)) -}}
 {{- toYaml $settings -}}
 {{- end -}}
 

@@ -34,7 +34,7 @@ class Report:
 def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "GKE") -> Report:
     """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
 
-    `runtimes` is a file with the runtimes of the cluster, and its limits if it has them; without it they are not known.
+    `runtimes` is a file with the runtimes of the cluster and their limits; without it they are not known.
     `node_labels` is the platform of its nodes.
     Raises OutsideLimits.
     """
@@ -48,9 +48,7 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
         settings = replace(settings, runtimes=known.runtimes, default_runtimes=known.default_runtimes)
     checked = check_job_file(Path(path), settings=lambda _: settings)
     if known is not None:
-        chosen = known.runtimes.get(checked.resolved.runtime or "")
-        own = chosen.limits if chosen else None
-        check_limits(checked.written, checked.resolved, known.limits, runtime_limits=own)
+        check_limits(checked.written, checked.resolved, known.runtimes)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
     unused = without_effect(checked.written.spec, checked.resolved)
     return Report(path, checked.resolved, (*checked.notes, *unused, *advise(checked.resolved), *records))

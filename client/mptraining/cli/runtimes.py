@@ -34,7 +34,8 @@ def runtimes(
 ) -> None:
     """List the runtimes that jobs may name in spec.runtime, and what each adds to a job.
 
-    NAMESPACES are those whose jobs have the runtime if they name none. The job has precedence over its runtime.
+    NAMESPACES are those whose jobs have the runtime if they name none. The job has precedence over its runtime,
+    and that over `default`, which jobs without another one have.
     """
     from mptraining.job_file.runtimes import load
 
@@ -87,8 +88,9 @@ def rows(found: KnownRuntimes) -> list[tuple[str, ...]]:
 def _adds(runtime: Runtime) -> list[str]:
     images = [f"image for {kind}" for kind in runtime.images.to_document()]
     template = runtime.pod_template.to_document() if runtime.pod_template else {}
-    output = [f"output below {runtime.default_output}"] if runtime.default_output else []
-    return [*([str(runtime.provisioning)] if runtime.provisioning else []), *images, *output, *template]
+    output = [f"output below {runtime.output}"] if runtime.output else []
+    proxies = ["proxies"] if runtime.http_proxy or runtime.https_proxy else []
+    return [*([str(runtime.provisioning)] if runtime.provisioning else []), *images, *output, *proxies, *template]
 
 
 def _limits(runtime: Runtime) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from typing import Self
 import yaml
 from pydantic import Field, model_validator
 
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.model import Model, Word
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refuse, unknown_defaults
+from mptraining_api.resolve.runtime_settings import Runtime, RuntimeName, parse_settings, refusals, refuse
 from mptraining_api.validation.yaml_text import read_text
 
 # The ConfigMap that the chart writes, readable by all users, and its key.
@@ -27,15 +26,14 @@ _FORMS = (
 
 
 class KnownRuntimes(Model):
-    """The runtimes by name, the names of those that namespaces have by default, and limits on all jobs if known."""
+    """The runtimes by name, and the names of those that namespaces have by default."""
 
     runtimes: dict[RuntimeName, Runtime] = Field({})
     default_runtimes: dict[Word, RuntimeName] = Field({})
-    limits: JobLimits = Field(JobLimits())
 
     @model_validator(mode="after")
     def _known_runtimes(self) -> Self:
-        refuse(unknown_defaults(self.default_runtimes, self.runtimes))
+        refuse(refusals(self.default_runtimes, self.runtimes))
         return self
 
 

@@ -56,7 +56,8 @@ def running_own_operator(control_plane: ControlPlane) -> Iterator[Server]:
     kubeconfig = control_plane.kubeconfig("operator", token, namespace=SYSTEM)
     health, progress = free_ports(2)
     settings = control_plane.folder / "operator.yaml"
-    chosen = {"trainerImage": "mptraining/trainer:bench", "healthPort": health, "progress": {"port": progress}}
+    runtimes = {"default": {"images": {"cpu": "mptraining/trainer:bench"}}}
+    chosen = {"runtimes": runtimes, "healthPort": health, "progress": {"port": progress}}
     settings.write_text(yaml.safe_dump(chosen), encoding="utf-8")
     with Server(
         [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)],

@@ -47,11 +47,6 @@ class StartProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class AllowPeers:
-    """Create or repair the NetworkPolicy by which the job's workers reach each other."""
-
-
-@dataclass(frozen=True, slots=True)
 class CreatePodGroup:
     """Create the PodGroup of an Indexed Job, which owns it, if it does not exist."""
 
@@ -159,7 +154,6 @@ Action = (
     | ReportToQueue
     | StartAttempt
     | StartProbe
-    | AllowPeers
     | CreatePodGroup
     | EndAttempt
     | ForgetAttempt

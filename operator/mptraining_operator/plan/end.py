@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mptraining_api import events, outcomes
 from mptraining_api.outcomes import Budget, Outcome
+from mptraining_api.resolve.runtimes import complete, runtime_name
 from mptraining_api.status import JobStatus, Phase, format_time
 from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan
@@ -201,12 +202,18 @@ def attempt_ended(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | N
     return None
 
 
+def _has_output(snapshot: Snapshot) -> bool:
+    job, cluster = snapshot.job, snapshot.limits.cluster
+    if job is None or job.spec.output is not None:
+        return job is not None
+    return complete(cluster.runtimes or {}, runtime_name(job, cluster.default_runtimes)).output is not None
+
+
 def _succeeded(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now: float) -> Plan:
     message = f"attempt {batch_job.attempt} succeeded with {batch_job.parallelism} worker"
     message += "s" if batch_job.parallelism > 1 else ""
     message += _warnings(snapshot.pods_of(batch_job.attempt))
-    written = snapshot.job is not None and snapshot.job.spec.output is not None
-    if not written and snapshot.limits.cluster.output(snapshot.key.namespace) is None:
+    if not _has_output(snapshot):
         chief = next((pod for pod in snapshot.pods_of(batch_job.attempt) if pod.index == 0), None)
         arrives_until = (batch_job.ended_at or now) + snapshot.limits.settle
         if chief is not None and not chief.terminated and chief.exit_code is None and now < arrives_until:

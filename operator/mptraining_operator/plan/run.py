@@ -5,7 +5,7 @@ from __future__ import annotations
 from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import AllowPeers, CreatePodGroup, EventRecord, Plan, ReadEvents
+from mptraining_operator.plan.actions import CreatePodGroup, EventRecord, Plan, ReadEvents
 from mptraining_operator.plan.capacity import gangs, machines
 from mptraining_operator.plan.deadlines import Deadline, earliest_deadline, oom_kills
 from mptraining_operator.plan.end import charge_budget, end_is_due, end_without_charge
@@ -77,11 +77,9 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         waiting.next_stuck(snapshot, now),
     )
     wakes = [each for each in due if each and each > now]
-    needs_peers = batch_job.parallelism > 1 and not batch_job.inactive and not snapshot.lookups.peers_allowed
     return Plan(
         status=None if after == snapshot.status else after,
         actions=(
-            *((AllowPeers(),) if needs_peers else ()),
             *((CreatePodGroup(batch_job.name, batch_job.uid),) if creation is not None and now >= creation else ()),
             *((ReadEvents(read.about),) if read and now >= read.at else ()),
         ),

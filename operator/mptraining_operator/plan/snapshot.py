@@ -13,6 +13,7 @@ from typing import Literal
 
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.resolve.runtime_settings import DEFAULT, Runtime
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time
 from mptraining_operator.resources import names
@@ -186,8 +187,6 @@ class Lookups:
     # job.json, the resolved job of all attempts. None: it was not read yet. Empty: there is no ConfigMap.
     job_text: str | None = None
     refusal: Refusal | None = None
-    # The NetworkPolicy that lets the job's workers reach each other exists.
-    peers_allowed: bool = False
     # The uid of the Indexed Job whose PodGroup exists.
     pod_group_of: str = ""
     # By node that was read: whether only its kubelet, which does not report, can end its pods; see `parse.unready`.
@@ -198,21 +197,29 @@ class Lookups:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that a plan depends on, times in seconds; see `settings`."""
+    """The settings and constants that a plan depends on, times in seconds."""
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    # The first and the longest wait after failures of the program are those of a batch/v1 Job.
     program_backoff: float = 10.0
     infrastructure_backoff: float = 2.0
     longest_backoff: float = 360.0
+    # For which a pod may be unscheduled before the status reports it: most pods are placed earlier.
     settle: float = 5.0
+    # For which an elastic job waits for all its machines before it starts with those it got.
     elastic_wait: float = 30.0
+    # After its grace period, until a pod is reported whose node is not ready.
     stuck_pod: float = 30.0
     # 0: half-placed gangs are never released.
     gang_release: float = 180.0
-    jobs: JobLimits = field(default_factory=JobLimits)
     # The operator's namespace and service account, which jobs may not use; empty outside a cluster.
     operator_namespace: str = ""
     operator_account: str = ""
+
+    @property
+    def jobs(self) -> JobLimits:
+        """The limits on all jobs."""
+        return (self.cluster.runtimes or {}).get(DEFAULT, Runtime()).limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import RuntimeLimits
 from mptraining_api.limit_rules import check_limits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.images import has_moving_tag
@@ -42,8 +41,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
             check_limits(
                 snapshot.job,
                 start.job,
-                limits.jobs,
-                runtime_limits=_runtime_limits(snapshot, start.job),
+                limits.cluster.runtimes or {},
                 operator_namespace=limits.operator_namespace,
                 operator_account=limits.operator_account,
             )
@@ -56,12 +54,6 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
     if most is None or workers <= nodes.held(status) or snapshot.other_nodes + workers <= most:
         return None
     return _wait_for_room(snapshot, status, workers, most, now)
-
-
-def _runtime_limits(snapshot: Snapshot, job: ResolvedJob) -> RuntimeLimits | None:
-    """Return the limits of the job's runtime as they are now, as those of the settings."""
-    runtime = (snapshot.limits.cluster.runtimes or {}).get(job.runtime or "")
-    return runtime.limits if runtime else None
 
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:

@@ -360,7 +360,7 @@ def namespace_full(phase: Phase, nodes: int, most: int) -> Wait:
     """Describe a job that waits for nodes of its namespace; without the number in use, which changes frequently."""
     message = (
         f"{nodes} node{'s' if nodes > 1 else ''} would be more than the {most} of this namespace "
-        "(limits.nodesPerNamespace): it starts when other jobs have ended, whichever job fits first"
+        "(runtimes.default.limits.nodesPerNamespace): it starts when other jobs have ended, whichever job fits first"
     )
     return Wait(phase, NAMESPACE_FULL, message)
 

@@ -45,6 +45,13 @@ from mptraining_operator.watch.cache import Cache
 
 _log = logging.getLogger(__name__)
 
+# Between two writes of one job's progress; each is an event for all who watch the job.
+_MINIMUM_SECONDS = 15.0
+# Of all jobs together; progressDeadlineSeconds needs some writes of each job a minute.
+_WRITES_PER_SECOND = 50.0
+# For which a token review is valid: a deleted pod reports no longer than this.
+_TOKEN_CACHE_SECONDS = 600.0
+
 # Seconds: for the TLS handshake, and for a request with its token review.
 _HANDSHAKE_SECONDS = 5.0
 _REQUEST_SECONDS = 10.0
@@ -187,8 +194,8 @@ class ProgressEndpoint:
         self._writer = ProgressWriter(
             lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
             clock,
-            self._settings.minimum_seconds,
-            self._settings.writes_per_second,
+            _MINIMUM_SECONDS,
+            _WRITES_PER_SECOND,
         )
         self._server: ProgressServer | None = None
         self.port = self._settings.port
@@ -224,7 +231,7 @@ class ProgressEndpoint:
             f"{self._settings.service}-progress",
             lambda: issue_certificate(names, self._clock()),
         )
-        reviewer = TokenReviewer(self._cluster.review_token, self._clock, self._settings.token_cache_seconds)
+        reviewer = TokenReviewer(self._cluster.review_token, self._clock, _TOKEN_CACHE_SECONDS)
         server = ProgressServer(
             self._settings.port,
             self._lookup_job,

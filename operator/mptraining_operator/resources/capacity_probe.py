@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_operator.resources import names
 from mptraining_operator.resources.environment import PodSettings
@@ -53,9 +54,9 @@ def capacity_probe(
         {**container, "name": f"probe-{number}", "resources": each.get("resources", {})}
         for number, each in enumerate(sidecars, start=1)
     ]
-    written = (job.pod_template.volumes if job.pod_template else None) or ()
+    template = job.pod_template or PodTemplate()
     # A claim may bind a pod to a zone.
-    claims = [each for each in written if "persistentVolumeClaim" in each]
+    claims = [each for each in template.volumes or () if "persistentVolumeClaim" in each]
     labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
     built = copy.deepcopy(
         {
@@ -68,7 +69,7 @@ def capacity_probe(
                 # A pod that is evicted ends the probe, which is created again after resizeSeconds.
                 "backoffLimit": 0,
                 "template": {
-                    "metadata": {"labels": {**settings.labels, names.MANAGED_BY: names.OPERATOR}},
+                    "metadata": {"labels": {**(template.labels or {}), names.MANAGED_BY: names.OPERATOR}},
                     "spec": {
                         **{name: attempt[name] for name in _POD_FIELDS if name in attempt},
                         "restartPolicy": "Never",

@@ -8,8 +8,7 @@ server-side apply rejects duplicates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api import launch
@@ -77,21 +76,17 @@ Variables = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """The operator's settings that apply to every pod.
+    """The operator's settings that apply to the pods of a job.
 
     `progress_url` is the HTTPS URL that worker 0 reports to, None if progress reports are disabled;
     `progress_certificate` is the certificate (PEM) that it trusts.
     """
 
     grace_seconds: int = 60
-    unreachable_seconds: int = 30
     progress_url: str | None = None
     progress_certificate: str = ""
-    # Names of Secrets and of a ConfigMap in the job's namespace.
-    image_pull_secrets: tuple[str, ...] = ()
     ca_bundle: CABundle | None = None
     priority_class_name: str | None = None
-    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     http_proxy: str | None = None
     https_proxy: str | None = None
     no_proxy: str = ""

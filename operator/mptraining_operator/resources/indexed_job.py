@@ -50,6 +50,8 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 USER = 1000
 DEFAULT_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
 
+# Until the pods of a lost node are evicted: the 300 s of Kubernetes would hold the gang that long.
+_UNREACHABLE_SECONDS = 30
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _POD_SECURITY = {
     "runAsNonRoot": True,
@@ -180,7 +182,6 @@ class _Pods:
         return {
             "metadata": {
                 "labels": {
-                    **settings.labels,
                     **(written.labels or {}),
                     **self.labels,
                     **({names.PEERS: "true"} if self.job.processes > 1 else {}),
@@ -220,19 +221,17 @@ class _Pods:
         in the pod: GKE's metadata server provides them for the pod's account.
         """
         account, scheduling = self.written.service_account_name, self.job.scheduling or Scheduling()
-        secrets = list(self.written.image_pull_secrets or ())
-        secrets += [each for name in self.settings.image_pull_secrets if (each := {"name": name}) not in secrets]
         return {
             **({"serviceAccountName": account} if account else {"automountServiceAccountToken": False}),
             **_given(
-                imagePullSecrets=secrets,
+                imagePullSecrets=self.written.image_pull_secrets,
                 priorityClassName=scheduling.priority_class_name or self.settings.priority_class_name,
                 schedulerName=scheduling.scheduler_name,
             ),
         }
 
     def _placement(self) -> dict[str, Any]:
-        written, placement, seconds = self.written, self.job.placement, self.settings.unreachable_seconds
+        written, placement, seconds = self.written, self.job.placement, _UNREACHABLE_SECONDS
         lost = [
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
             for key in _LOST_NODE
@@ -320,7 +319,7 @@ class _Pods:
 
     def _container(self, name: str, command: tuple[str, ...]) -> dict[str, Any]:
         if self.job.image is None:
-            step = "Name one, or set trainerImage in the operator's settings."
+            step = "Name one, or set runtimes.default.images in the operator's settings."
             raise InvalidSpec("spec.podTemplate.image", "no image", next_step=step)
         return {
             "name": name,

@@ -1,13 +1,11 @@
-"""Objects that the attempts of a job share, ConfigMap, ResourceClaimTemplate and NetworkPolicy, and those that all jobs
-of a namespace share.
+"""Objects that the attempts of a job share, ConfigMap and ResourceClaimTemplate, and those that all jobs of a namespace
+share, Service and NetworkPolicy.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from mptraining_api.launch import TRAINER_PORT
@@ -92,39 +90,24 @@ def service(namespace: str) -> dict[str, Any]:
     }
 
 
-def deny_policy(namespace: str) -> dict[str, Any]:
-    """Build the NetworkPolicy that denies all ingress to the workers of the namespace.
+def network_policy(namespace: str) -> dict[str, Any]:
+    """Build the NetworkPolicy that allows ingress to the workers of the namespace from its workers only.
 
-    TensorFlow's gRPC servers execute any graph without authentication (TensorFlow's SECURITY.md). Egress is
-    unrestricted, because buckets are outside the cluster.
+    TensorFlow's gRPC servers execute any graph without authentication (TensorFlow's SECURITY.md). All ports are
+    allowed, because NCCL and TPU meshes choose theirs. Egress is unrestricted, because buckets are outside the cluster.
     """
-    pods = {"podSelector": {"matchExpressions": [{"key": names.JOB, "operator": "Exists"}]}}
+    workers = {"podSelector": {"matchExpressions": [{"key": names.JOB, "operator": "Exists"}]}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _shared(namespace, names.DENY_POLICY),
-        "spec": {**pods, "policyTypes": ["Ingress"]},
+        "metadata": _shared(namespace, names.NETWORK_POLICY),
+        "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers]}]},
     }
 
 
-def allow_policy(namespace: str, job: str, uid: str) -> dict[str, Any]:
-    """Build the NetworkPolicy that allows ingress to a job's workers from its own workers only.
-
-    All ports are allowed, because NCCL and TPU meshes choose theirs.
-    """
-    labels = names.job_labels(job, uid)
-    own_pods = {"podSelector": {"matchLabels": labels}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _shared(namespace, names.network_policy(job), labels),
-        "spec": {**own_pods, "policyTypes": ["Ingress"], "ingress": [{"from": [own_pods]}]},
-    }
-
-
-def _shared(namespace: str, name: str, labels: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def _shared(namespace: str, name: str) -> dict[str, Any]:
     """Return the metadata of an object without an owner."""
-    return {"name": name, "namespace": namespace, "labels": {**labels, names.MANAGED_BY: names.OPERATOR}}
+    return {"name": name, "namespace": namespace, "labels": {names.MANAGED_BY: names.OPERATOR}}
 
 
 def _labels(owner: Owner) -> dict[str, str]:

@@ -39,17 +39,9 @@ QUEUE_DIGEST = f"{GROUP}/queue-digest"
 # The annotation of an attempt's Job, and of a probe, with the uid of that Job. The garbage collector removes the owner
 # reference when that Job is deleted.
 QUEUE_JOB_UID = f"{GROUP}/queue-job-uid"
-# Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy that denies ingress.
-# No job's NetworkPolicy can have the second name.
+# Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy of the workers.
 SERVICE = "mptraining-workers"
-DENY_POLICY = "mptraining-deny-ingress"
-
-
-def network_policy(job: str) -> str:
-    """Return the name of the NetworkPolicy that lets the job's workers reach each other."""
-    return f"{job}-workers"
-
-
+NETWORK_POLICY = "mptraining-workers"
 # The claim of a worker's accelerators, in its pod.
 CLAIM = "accelerators"
 

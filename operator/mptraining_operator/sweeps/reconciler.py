@@ -311,8 +311,8 @@ class SweepReconciler(Reconciler):
         waits = not any(each.state in _UNDECIDED for each in status.trials or ())
         if waits and not memory.waits:
             message = (
-                "the nodes of this namespace are in use, or other jobs wait for them (limits.nodesPerNamespace): "
-                "a trial starts when it is the turn of this sweep"
+                "the nodes of this namespace are in use, or other jobs wait for them "
+                "(runtimes.default.limits.nodesPerNamespace): a trial starts when it is the turn of this sweep"
             )
             self._applier.emit(stored, EventRecord(NAMESPACE_FULL, message))
         memory.waits = waits

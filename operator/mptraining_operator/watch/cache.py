@@ -287,12 +287,6 @@ class Cache:
             mine = (pod for pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
             return {pod.uid: pod.index for pod in mine if not pod.terminated}
 
-    def has_live_pods(self, key: Key) -> bool:
-        """Return whether any pod of that name's job, or of a deleted one, is not over."""
-        with self._lock:
-            record = self._records.get(key)
-            return record is not None and any(not pod.terminated for pod in record.pods.values())
-
     def job_keys(self) -> tuple[Key, ...]:
         """Return the keys of all existing jobs."""
         return tuple(job.key for job in self.jobs())
@@ -327,21 +321,6 @@ class Cache:
     def used_namespaces(self) -> frozenset[str]:
         """Return the namespaces that have jobs with an attempt which has not ended."""
         return frozenset(job.key.namespace for job in self.jobs() if job.attempt and not job.ended)
-
-    def set_peers_allowed(self, allowed: Mapping[Key, str]) -> tuple[Key, ...]:
-        """Store which jobs' NetworkPolicies exist, by job uid; return the jobs whose policy disappeared."""
-        lost = []
-        with self._lock:
-            for key, record in self._records.items():
-                if record.job is None:
-                    continue
-                exists = allowed.get(key) == record.job.uid
-                before = record.lookups or Lookups()
-                if before.peers_allowed != exists:
-                    record.lookups = replace(before, peers_allowed=exists)
-                    if not exists:
-                        lost.append(key)
-        return tuple(lost)
 
     def jobs(self) -> tuple[StoredJob, ...]:
         """Return all existing jobs, without parsing."""

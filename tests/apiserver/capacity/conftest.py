@@ -12,9 +12,9 @@ from tests.testbed import ControlPlane
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, scheduled: ControlPlane, new_namespace: Any) -> Iterator[Any]:
-    """A namespace with an operator, which has the SETTINGS of the module, if there are any."""
+    """A namespace with an operator."""
     module = request.module
-    ns = new_namespace(scheduled, module.__name__.rpartition("test_")[2], **getattr(module, "SETTINGS", {}))
+    ns = new_namespace(scheduled, module.__name__.rpartition("test_")[2])
     ns.operator()
     yield ns
     ns.close()

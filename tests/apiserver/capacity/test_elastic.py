@@ -11,7 +11,6 @@ MACHINE: dict[str, Any] = {
     "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
 }
 RESIZE = 3
-SETTINGS = {"elasticWaitSeconds": 10.0}
 
 
 def elastic(least: int, most: int) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 import yaml
 
 from mptraining.job_file.runtimes import KnownRuntimes
+from mptraining_api.resolve.runtime_settings import RuntimeImages
 from mptraining_operator.settings import OperatorSettings
 from tests.apiserver.chart.rendered import objects, pod, rendered, settings
 from tests.testbed.kubernetes.chart import REGISTRY, Refused, documents, render
@@ -16,13 +18,24 @@ from tests.testbed.kubernetes.chart import REGISTRY, Refused, documents, render
 CRD = "mptrainingjobs.mptraining.dev"
 
 
+def default(**fields: Any) -> dict[str, Any]:
+    return {"runtimes": {"default": fields}}
+
+
+def images(values: dict[str, Any]) -> RuntimeImages:
+    return settings(values).runtimes["default"].images
+
+
 def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_images() -> None:
     chosen = settings({})
-    images = {kind: chosen.image(kind) for kind in ("cpu", "gpu", "tpu")}
-    assert images == {kind: f"{REGISTRY}/{OperatorSettings().image(kind)}" for kind in images}
-    assert chosen.model_copy(update={"trainer_images": OperatorSettings().trainer_images}) == OperatorSettings()
+    found = chosen.runtimes["default"].images.to_document()
+    assert found == {
+        kind: f"{REGISTRY}/mptraining/trainer:{version('mptraining')}{suffix}"
+        for kind, suffix in (("cpu", ""), ("gpu", "-gpu"), ("tpu", "-tpu"))
+    }
+    assert chosen.model_copy(update={"runtimes": {}}) == OperatorSettings()
     (container,) = pod()["spec"]["containers"]
-    assert container["image"] == images["cpu"].replace("trainer", "operator")
+    assert container["image"] == found["cpu"].replace("trainer", "operator")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +43,7 @@ def test_by_default_the_operator_reads_its_own_defaults_and_this_version_s_image
     [
         ({"global": {}}, "mptraining/operator"),
         ({"global": {}, "image": {"registry": "own.example"}}, "mptraining/trainer"),
-        ({"global": {}, "image": {"registry": "own.example"}, "settings": {"trainerImages": {"cpu": "own/t:1"}}},
+        ({"global": {}, "image": {"registry": "own.example"}, "settings": default(images={"cpu": "own/t:1"})},
          "mptraining/trainer"),
     ],
 )  # fmt: skip
@@ -46,19 +59,17 @@ def test_images_come_from_one_registry_unless_something_nearer_is_named() -> Non
     }
     assert pod(values)["spec"]["containers"][0]["image"].startswith("mirror.example/k8s/mptraining/operator:")
     assert pod(values)["spec"]["imagePullSecrets"] == [{"name": "pull"}]
-    assert settings(values).image("gpu").startswith("mirror.example/k8s/mptraining/trainer:")
-    assert settings(values).image("gpu").endswith("-gpu")
+    assert images(values).gpu.startswith("mirror.example/k8s/mptraining/trainer:")
+    assert images(values).gpu.endswith("-gpu")
     nearer = {
         **values,
         "image": {"registry": "own.example", "digest": "sha256:" + "0" * 64},
         "trainer": {"tag": "9"},
-        "settings": {"trainerImages": {"tpu": "tpu.example/t:1"}},
+        "settings": default(images={"tpu": "tpu.example/t:1"}),
     }
     assert pod(nearer)["spec"]["containers"][0]["image"] == "own.example/mptraining/operator@sha256:" + "0" * 64
-    assert settings(nearer).image("gpu") == "mirror.example/k8s/mptraining/trainer:9-gpu"
-    assert settings(nearer).image("tpu") == "tpu.example/t:1"
-    one = {**values, "settings": {"trainerImage": "all.example/t:1"}}
-    assert {settings(one).image(kind) for kind in ("cpu", "gpu", "tpu")} == {"all.example/t:1"}
+    assert images(nearer).gpu == "mirror.example/k8s/mptraining/trainer:9-gpu"
+    assert images(nearer).tpu == "tpu.example/t:1"
 
 
 @pytest.mark.parametrize("crd", [CRD, "mptrainingsweeps.mptraining.dev"])
@@ -186,7 +197,7 @@ def test_what_kubernetes_takes_is_taken() -> None:
     assert sorted(bound) == ["1234", "mptraining-system"]
     # null removes a default.
     assert ("ClusterRoleBinding", "mptraining-operator-jobs") in objects({"settings": {"namespaces": None}})
-    assert objects({"settings": {"pods": {"httpProxy": "http://proxy.example:3128"}}})
+    assert objects({"settings": default(httpProxy="http://proxy.example:3128")})
 
 
 def test_an_older_kubernetes_is_refused() -> None:
@@ -196,6 +207,7 @@ def test_an_older_kubernetes_is_refused() -> None:
 
 RUNTIMES: dict[str, Any] = {
     "runtimes": {
+        "default": {"limits": {"accelerators": ["t4"], "nodesPerNamespace": 8}},
         "team-default": {
             "provisioning": "Spot",
             "podTemplate": {
@@ -203,21 +215,19 @@ RUNTIMES: dict[str, Any] = {
                 "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
             },
             "limits": {"nodesPerJob": 2},
-        }
+        },
     },
     "defaultRuntimes": {"vision": "team-default"},
 }
 
 
 def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_else() -> None:
-    limits = {"accelerators": ["t4"], "nodesPerNamespace": 8}
-    found = objects({"settings": {**RUNTIMES, "limits": limits}})
+    found = objects({"settings": RUNTIMES})
     published = KnownRuntimes.parse(yaml.safe_load(found["ConfigMap", "mptraining-runtimes"]["data"]["runtimes.yaml"]))
-    chosen = settings({"settings": {**RUNTIMES, "limits": limits}})
+    chosen = settings({"settings": RUNTIMES})
     assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
     # `mptj check --runtimes` refuses what the operator refuses.
-    assert published.limits == chosen.limits
-    assert published.limits.nodes_per_namespace == 8
+    assert published.runtimes["default"].limits.nodes_per_namespace == 8
     assert found["Role", "mptraining-runtimes"]["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mptraining-runtimes"], "verbs": ["get"]}
     ]

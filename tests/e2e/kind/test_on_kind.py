@@ -164,7 +164,7 @@ def test_a_pod_that_sees_no_gpu_despite_its_request_reports_it(kind: Any) -> Non
     kind.kubectl("label", "node", node, "cloud.google.com/gke-accelerator=nvidia-tesla-t4", "--overwrite")
     kind.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(capacity))
     # The cluster has no image for GPUs.
-    configure({"cpuFallback": False, "trainerImage": f"mptraining/trainer:{VERSION}"})
+    configure({"cpuFallback": False, "runtimes": {"default": {"images": {"gpu": f"mptraining/trainer:{VERSION}"}}}})
     try:
         kind.job(
             "promised",

@@ -20,6 +20,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
+from tests.fakes import with_image
 from tests.testbed import ControlPlane
 from tests.testbed.kubernetes.operator_namespace import eventually
 from tests.testbed.kubernetes.rest import Refused
@@ -202,7 +203,7 @@ def pods_of(row: Row, namespace: str) -> list[dict[str, Any]]:
     settings = ClusterSettings(
         node_labels=row.platform,  # type: ignore[arg-type]
         mig_strategy=row.mig_strategy,  # type: ignore[arg-type]
-        default_image="mptraining/trainer:test",
+        runtimes=with_image("mptraining/trainer:test"),
     )
     job = MPTrainingJob.parse(document)
     owner = Owner(namespace, row.name, "8d1c0a52-5d0c-4d8e-9f0e-2f6c1b7e4a11", "2026-01-01T00:00:00Z")

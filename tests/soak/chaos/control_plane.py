@@ -163,7 +163,7 @@ class Servers:
             "POD_NAMESPACE": SYSTEM,
             "POD_SERVICE_ACCOUNT": OPERATOR,
         }
-        command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(settings)]
+        command = [sys.executable, "-m", "tests.testbed.quick_operator", str(settings)]
         server = Server(command, log=self._folder / f"{name}.log", environment=environment)
         self._replicas.append(Replica(server, name, port, time.monotonic()))
 
@@ -229,5 +229,4 @@ class Servers:
 
 def _settings(port: int) -> dict[str, Any]:
     lease = {"durationSeconds": 3, "renewSeconds": 0.5, "name": LEASE}
-    restart = {"programSeconds": 0.3, "infrastructureSeconds": 0.2}
-    return {**SETTINGS, "healthPort": port, "namespaces": [NAMESPACE], "restart": restart, "lease": lease}
+    return {**SETTINGS, "healthPort": port, "namespaces": [NAMESPACE], "lease": lease}

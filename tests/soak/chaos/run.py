@@ -24,7 +24,7 @@ _COLLECTIONS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
 # What the jobs of a namespace share stays, and what every namespace has.
-_SHARED = frozenset({"mptraining-workers", "mptraining-deny-ingress", "kube-root-ca.crt"})
+_SHARED = frozenset({"mptraining-workers", "kube-root-ca.crt"})
 # Seconds within which jobs without further faults end, children are deleted after their jobs, and the leader sees the
 # last end.
 _TO_END, _TO_GO, _TO_HEAR = 400.0, 180.0, 60.0
@@ -115,9 +115,7 @@ def _there(servers: Servers) -> Iterable[Left]:
         for raw in listed(partial(servers.rest.get, path.format(NAMESPACE))):
             metadata = raw["metadata"]
             if metadata["name"] not in _SHARED:
-                # NetworkPolicies have no owner: the operator deletes them with a job's last pod.
-                job = metadata.get("labels", {}).get("mptraining.dev/job-uid", "") if kind == "NetworkPolicy" else ""
-                yield Left(kind, metadata["name"], metadata["uid"], owner(raw) or job)
+                yield Left(kind, metadata["name"], metadata["uid"], owner(raw))
 
 
 def _without_jobs(servers: Servers) -> tuple[Left, ...]:

@@ -33,9 +33,16 @@ EVERYTHING: dict[str, Any] = {
     "metrics": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
     "settings": {
         "namespaces": ["team-a", "team-b"],
-        "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
-        "pods": {"httpsProxy": "http://proxy:3128", "caConfigMap": "authorities"},
-        "defaultOutputs": {"team-a": "gs://a"},
+        "runtimes": {
+            "default": {
+                "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
+                "httpsProxy": "http://proxy:3128",
+                "caConfigMap": "authorities",
+                "output": "gs://runs",
+            }
+        },
+        "gangSchedulers": {"volcano": "volcano", "coscheduling": "coscheduling"},
+        "deviceClasses": {"t4": "t4.example.com"},
     },
 }
 

@@ -28,15 +28,18 @@ from tests.testbed.processes import Server
 
 JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
 
+
+def with_default(**fields: Any) -> dict[str, Any]:
+    """Return runtimes of which `default` has the tests' image and `fields`."""
+    return {"default": {"images": dict.fromkeys(("cpu", "gpu", "tpu"), "mptraining/trainer:test"), **fields}}
+
+
 SETTINGS: dict[str, Any] = {
-    "trainerImage": "mptraining/trainer:test",
+    "runtimes": with_default(),
     "healthPort": 0,
     "logFormat": "text",
-    "settleSeconds": 0.5,
-    "stuckPodSeconds": 1.0,
     "graceSeconds": 1,
     "progress": {"port": 0},
-    "restart": {"programSeconds": 0.2, "infrastructureSeconds": 0.1},
     # A single leader must not lose its Lease because the machine is busy for some seconds. A test in which a second
     # replica waits for the first one's Lease to expire sets a shorter duration.
     "lease": {"durationSeconds": 60, "renewSeconds": 0.5},
@@ -109,9 +112,18 @@ class OperatorNamespace:
     # -- operators ----------------------------------------------------------------------------------------------
 
     def operator(
-        self, *, server: str | None = None, ready: bool = True, account: str = OPERATOR, **settings: Any
+        self,
+        *,
+        server: str | None = None,
+        ready: bool = True,
+        account: str = OPERATOR,
+        relist: float | None = None,
+        **settings: Any,
     ) -> Operator:
-        """Start a replica; `server` is another address of the API server, such as a fault proxy's."""
+        """Start a replica; `server` is another address of the API server, such as a fault proxy's.
+
+        `relist`: the seconds between two lists of the leader.
+        """
         number = next(self._numbers)
         file = self._folder / f"{self.namespace}-{number}.yaml"
         chosen = {**self.settings, **settings}
@@ -126,7 +138,8 @@ class OperatorNamespace:
             "POD_NAMESPACE": SYSTEM,
             "POD_SERVICE_ACCOUNT": account,
         }
-        command = [sys.executable, "-m", "mptraining_operator", "run", "--settings", str(file)]
+        command = [sys.executable, "-m", "tests.testbed.quick_operator", str(file)]
+        command += [str(relist)] if relist else []
         log = self._folder / f"operator-{self.namespace}-{number}.log"
         started = Operator(Server(command, log=log, environment=environment), environment["POD_NAME"], file)
         self.operators.append(started)

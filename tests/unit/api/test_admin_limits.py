@@ -10,6 +10,7 @@ from mptraining_api.admin_limits import JobLimits
 from mptraining_api.limit_rules import check_limits
 from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.spec import MPTrainingJob
 
 SPEC: dict[str, Any] = {
@@ -26,10 +27,9 @@ def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool =
     document = {"metadata": {"name": "flowers", "namespace": namespace}, "spec": {**SPEC, **spec}}
     job = MPTrainingJob.parse(document)
     resolved = resolve(job, ClusterSettings(cpu_fallback=cpu_fallback))
+    runtimes = {"default": Runtime.parse({"limits": limits})}
     try:
-        check_limits(
-            job, resolved, JobLimits.parse(limits), operator_namespace="mptraining-system", operator_account="operator"
-        )
+        check_limits(job, resolved, runtimes, operator_namespace="mptraining-system", operator_account="operator")
     except OutsideLimits as problem:
         return str(problem)
     return ""
@@ -58,28 +58,30 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
     ("limits", "spec", "said"),
     [
         ({"accelerators": ["v100", "cpu"]}, {},
-         "spec.accelerator.type: 'nvidia-tesla-t4' is outside limits.accelerators; expected one of "
-         "nvidia-tesla-v100, cpu. Ask the operator's administrator."),
+         "spec.accelerator.type: 'nvidia-tesla-t4' is outside runtimes.default.limits.accelerators; "
+         "expected one of nvidia-tesla-v100, cpu. Ask the operator's administrator."),
         ({"registries": ["gcr.io/team"], "images": ["docker.io/team/trainer:1"]},
          {"podTemplate": {"image": "team/trainer:2"}},
-         "spec.podTemplate.image: 'team/trainer:2' is outside limits.images (docker.io/team/trainer:1) and "
-         "limits.registries (gcr.io/team). Ask the operator's administrator."),
+         "spec.podTemplate.image: 'team/trainer:2' is outside runtimes.default.limits.images "
+         "(docker.io/team/trainer:1) and runtimes.default.limits.registries (gcr.io/team). "
+         "Ask the operator's administrator."),
         ({"registries": ["gcr.io"]}, {"podTemplate": {"volumes": [{"name": "a",
          "image": {"reference": "evil.org/data"}}]}},
-         "spec.podTemplate.volumes[0].image.reference: 'evil.org/data' is outside limits.registries (gcr.io). "
-         "Ask the operator's administrator."),
+         "spec.podTemplate.volumes[0].image.reference: 'evil.org/data' is outside "
+         "runtimes.default.limits.registries (gcr.io). Ask the operator's administrator."),
         ({"registries": ["gcr.io"]}, {"podTemplate": {"image": "gcr.io/a b"}},
          "spec.podTemplate.image: 'gcr.io/a b' is no image, such as registry.example.com/team/trainer:1. "
          "Fix the name."),
-        ({"nodesPerJob": 2}, {}, "spec.nodes: 3 nodes are more than limits.nodesPerJob allows; expected at most 2. "
-         "Ask the operator's administrator."),
+        ({"nodesPerJob": 2}, {},
+         "spec.nodes: 3 nodes are more than runtimes.default.limits.nodesPerJob allows; "
+         "expected at most 2. Ask the operator's administrator."),
         ({"nodesPerNamespace": 2}, {},
-         "spec.nodes: 3 nodes are more than limits.nodesPerNamespace allows; expected at most 2. "
+         "spec.nodes: 3 nodes are more than runtimes.default.limits.nodesPerNamespace allows; expected at most 2. "
          "Ask the operator's administrator."),
         ({"accelerators": ["t4", "cpu"]}, {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [{"type": "cpu"},
          {"type": "nvidia-l4"}]}},
-         "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside limits.accelerators; expected one of "
-         "nvidia-tesla-t4, cpu. Ask the operator's administrator."),
+         "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside runtimes.default.limits.accelerators; "
+         "expected one of nvidia-tesla-t4, cpu. Ask the operator's administrator."),
         ({}, {"podTemplate": {"serviceAccountName": "operator"}},
          "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "
          "Name an account made for this job's data."),
@@ -94,7 +96,7 @@ def test_what_was_asked_for_counts_when_a_job_falls_back_to_the_cpu() -> None:
     assert "'nvidia-tesla-t4' is outside" in answer({"accelerators": ["cpu"]}, cpu_fallback=True)
     batch = {"batchSize": {"global": 64}}
     refused = answer({"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training=batch)
-    assert refused.startswith("spec.elastic.min: 4 nodes are more than limits.nodesPerJob allows")
+    assert refused.startswith("spec.elastic.min: 4 nodes are more than runtimes.default.limits.nodesPerJob allows")
 
 
 def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:

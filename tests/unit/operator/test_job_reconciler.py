@@ -22,7 +22,7 @@ from mptraining_operator.reconciler import PLANS_AT_ONCE, JobReconciler
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.watch.work_queue import WorkQueue
-from tests.fakes import Clock
+from tests.fakes import Clock, with_image
 from tests.unit.operator.api_objects import raw_job
 
 KEY = Key("team", "flowers")
@@ -37,15 +37,17 @@ class Bench(JobReconciler):
     ) -> None:
         self.cache = Cache(clock)
         self.plans: list[tuple[Key, Plan]] = []
-        self.cleaned_up: list[Key] = []
         self.answers = list(answers)
         metrics = Metrics(monotonic=clock)
-        platform: Any = SimpleNamespace(settings=ClusterSettings(default_image="trainer:1"), read=lambda: None)
+        runtimes = {**with_image("trainer:1")}
+        runtimes["default"] = runtimes["default"].model_copy(update={"limits": limits})
+        settings = ClusterSettings(runtimes=runtimes)
+        platform: Any = SimpleNamespace(settings=settings, read=lambda: None)
         super().__init__(
             api,
             self.cache,
             WorkQueue(clock),
-            limits=Limits(jobs=limits),
+            limits=Limits(cluster=settings),
             platform=platform,
             pod_settings=lambda owner: pytest.fail("no pods are made"),
             receives_reports=True,
@@ -62,9 +64,6 @@ class Bench(JobReconciler):
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         self.plans.append((seen.snapshot.key, plan))
         return self.answers.pop(0) if self.answers else False
-
-    def clean_up(self, key: Key) -> None:
-        self.cleaned_up.append(key)
 
     def next_in(self, clock: Clock) -> float | None:
         """Return the seconds until the job is due again."""
@@ -136,11 +135,11 @@ def test_an_outdated_snapshot_is_planned_with_again_but_not_for_ever(
     assert (len(bench.plans), bench.next_in(clock)) == (plans, due)
 
 
-def test_a_job_that_is_gone_is_cleaned_up(make: Make) -> None:
+def test_a_job_that_is_gone_is_no_work(make: Make) -> None:
     bench = make(plan=Plan())
     bench.cache.remove_job(KEY, "job-1", 99)
     bench.reconcile(KEY)
-    assert (bench.plans, bench.cleaned_up) == ([], [KEY])
+    assert bench.plans == []
 
 
 @pytest.mark.parametrize("spec", [{}, {"scheduling": {"queueName": "gpus"}}])

@@ -14,8 +14,6 @@ from mptraining_operator.settings import Identity, OperatorSettings
 def test_without_a_file_the_defaults_hold() -> None:
     settings = OperatorSettings.load(None)
     assert settings == OperatorSettings()
-    assert settings.image("cpu").startswith("mptraining/trainer:")
-    assert settings.image("gpu") == settings.image("cpu") + "-gpu"
     assert settings.lease.duration_seconds == 10
 
 
@@ -23,7 +21,7 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("cpuFallback: true\nnamespaces: [a, b]\nlease: {durationSeconds: 15}\nprogress: {port: 9443}\n")
     settings = OperatorSettings.load(file)
-    assert (settings.cpu_fallback, settings.namespaces, settings.workers) == (True, ("a", "b"), 8)
+    assert (settings.cpu_fallback, settings.namespaces, settings.grace_seconds) == (True, ("a", "b"), 60)
     assert (settings.lease.duration_seconds, settings.lease.renew_seconds, settings.progress.port) == (15, 2.0, 9443)
 
 
@@ -31,15 +29,19 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("cpuFalback: true", "cpuFalback"),
-        ("workers: many", "workers"),
+        ("graceSeconds: many", "graceSeconds"),
         ("lease: {durationSeconds: 1}", "lease.durationSeconds"),
         ("lease: {durationSeconds: 5, renewSeconds: 3}", "renewSeconds of at most 2"),
         ("healthPort: 8443", "a healthPort other than progress.port, 8443"),
         ("logLevel: LOUD", "WARNING or ERROR"),
         ("namespaces: [Team_A]", "the name of a namespace"),
-        ("defaultOutput: s3://runs", "gs://bucket/folder"),
-        ("trainerImage: a b", "is no image"),
-        ("limits: {accelerators: [t5]}", "limits.accelerators[0]"),
+        ("runtimes: {default: {output: s3://runs}}", "gs://bucket/folder"),
+        ("runtimes: {default: {images: {cpu: a b}}}", "is no image"),
+        ("runtimes: {default: {limits: {accelerators: [t5]}}}", "runtimes.default.limits.accelerators[0]"),
+        (
+            "runtimes: {a: {limits: {nodesPerNamespace: 5}}}",
+            "runtimes.a.limits.nodesPerNamespace: a limit on the namesp",
+        ),
         ("deviceClasses: {T4: a}", "deviceClasses.T4: 'T4' is spelled differently in the catalogue. Write 't4'."),
         (
             "deviceClasses: {t4: a, nvidia-tesla-t4: b}",
@@ -81,11 +83,11 @@ def refusal(file: Path, text: str) -> list[str]:
     ("text", "expected"),
     [
         (
-            "{limits: {registries: ['https://x.io/y'], images: [a b]}, runtimes: {a: {images: {gpu: x y}}}}",
+            "runtimes: {default: {limits: {registries: ['https://x.io/y'], images: [a b]}}, a: {images: {gpu: x y}}}",
             [
+                "runtimes.default.limits.images[0]: 'a b' is no image, such as registry.example.com/team/trainer:1",
+                "runtimes.default.limits.registries[0]: 'https://x.io/y' is no registry, such as docker.io or reg",
                 "runtimes.a.images.gpu: 'x y' is no image, such as registry.example.com/team/trainer:1",
-                "limits.images[0]: 'a b' is no image, such as registry.example.com/team/trainer:1",
-                "limits.registries[0]: 'https://x.io/y' is no registry, such as docker.io or registry.example.com/team",
             ],
         ),
         ("deviceClasses: {nvidia-t4: a}", ["deviceClasses.nvidia-t4: unknown accelerator 'nvidia-t4'. Did you mean"]),
@@ -94,8 +96,8 @@ def refusal(file: Path, text: str) -> list[str]:
             ["runtimes.a.provisionin: unknown field. Did you mean 'provisioning'?", "runtimes.a.foo: unknown field."],
         ),
         (
-            "{runtimes: {2024: {}, true: {}, null: {}}, defaultRuntimes: {a: '2024'}, workers: many}",
-            ["workers: 'many' is not valid; expected a whole number"],
+            "{runtimes: {2024: {}, true: {}, null: {}}, defaultRuntimes: {a: '2024'}, graceSeconds: many}",
+            ["graceSeconds: 'many' is not valid; expected a whole number"],
         ),
     ],
 )
@@ -141,19 +143,10 @@ def test_ports_that_are_drawn_or_not_opened_are_no_conflict_nor_capitals_in_an_a
 
 
 def test_plans_get_what_they_depend_on() -> None:
-    settings = OperatorSettings.parse({"trainerImage": "t:1", "settleSeconds": 1, "restart": {"programSeconds": 3}})
+    settings = OperatorSettings.parse({"gangReleaseSeconds": 1})
     found = limits(settings, Identity(name="op-0", namespace="ops", service_account="op"))
     assert (found.operator_namespace, found.operator_account) == ("ops", "op")
-    assert (found.settle, found.program_backoff, found.infrastructure_backoff, found.stuck_pod) == (1, 3, 2.0, 30.0)
-    assert found.cluster.image("gpu") == "t:1"
-
-
-def test_images_by_accelerator_and_outputs_by_namespace() -> None:
-    text = {"trainerImage": "t:1", "trainerImages": {"gpu": "g:1"}, "defaultOutputs": {"a": "gs://a/"}}
-    cluster = OperatorSettings.parse({**text, "defaultOutput": "gs://all"}).cluster()
-    assert [cluster.image(kind) for kind in ("cpu", "gpu", "tpu")] == ["t:1", "g:1", "t:1"]
-    assert [cluster.output(namespace) for namespace in ("a", "b", None)] == ["gs://a/", "gs://all/b", "gs://all"]
-    assert OperatorSettings.parse(text).cluster().output("b") is None
+    assert found.gang_release == 1
 
 
 def test_the_identity_is_the_pods() -> None:

@@ -7,10 +7,10 @@ for the machines that are missing, run. A pending probe occupies no machine, and
 queues understand; an attempt that ended to look for machines would lose its own in vain.
 
     no nodes       (no attempt yet, suspended, waits for its namespace):  start with the most that
-                   limits.nodesPerNamespace leaves
+                   nodesPerNamespace leaves
     placing        k of n workers have a node:  shrink to the largest size <= k
                    after `settle` seconds when the scheduler has refused the others and all had a node before,
-                   after elasticWaitSeconds in any other case; a queue that admits k: at once
+                   after `elastic_wait` seconds in any other case; a queue that admits k: at once
     running        n < max, resizeSeconds after the attempt's start:  create the probe
                    k of its pods run:  end the attempt with a checkpoint, the next one has the largest size <= n + k
                    pods of the probe that do not suffice for a larger size are deleted, until resizeSeconds have passed

@@ -14,6 +14,7 @@ from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.indexed_job import DEFAULT_REQUESTS
+from tests.fakes import with_image
 
 SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 # Items of Kubernetes' own types.
@@ -75,7 +76,7 @@ def test_a_field_with_its_default_means_the_same_as_without(field: str) -> None:
     written = with_value(base, field.split("."), DEFAULTS[field].value)
     before, after = (MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}) for spec in (base, written))
     assert after != before
-    settings = ClusterSettings(default_image="trainer:1")
+    settings = ClusterSettings(runtimes=with_image("trainer:1"))
     # The pods' own fields are passed on as they are written.
     without_reasons = {"choices": (), "pod_template": None, "scheduling": None}
     assert resolve(after, settings).model_copy(update=without_reasons) == resolve(before, settings).model_copy(

@@ -1,4 +1,4 @@
-"""Runtimes of the platform's owner: the job over the runtime over the settings, and a reason for each choice."""
+"""Runtimes of the platform's owner: the job over the runtime over `default`, and a reason for each choice."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from mptraining_api.problems import InvalidSpec, OutsideLimits
 from mptraining_api.resolve.attempt import machines
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolve.runtime_settings import Runtime
+from mptraining_api.resolve.runtimes import complete
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
+from tests.fakes import with_image
 
 TEAM = Runtime.parse(
     {
@@ -28,17 +30,20 @@ TEAM = Runtime.parse(
         },
         "images": {"gpu": "registry.example/gpu:1"},
         "provisioning": "Spot",
-        "defaultOutput": "gs://team/runs",
+        "output": "gs://team/runs",
         "limits": {"nodesPerJob": 2, "registries": ["registry.example"]},
     }
 )
 CLUSTER = ClusterSettings(
-    default_image="ours:1",
-    default_output="gs://all",
-    default_outputs={"team-a": "gs://team-a"},
-    runtimes={"team-default": TEAM, "plain": Runtime()},
+    runtimes={
+        **with_image("ours:1", output="gs://all", httpProxy="http://proxy:1", caConfigMap="authorities"),
+        "team-default": TEAM,
+        "plain": Runtime(),
+    },
     default_runtimes={"team-a": "team-default"},
 )
+
+RUNTIMES = CLUSTER.runtimes or {}
 
 
 def job(namespace: str = "team-b", **spec: Any) -> MPTrainingJob:
@@ -118,11 +123,29 @@ def test_of_an_affinity_each_kind_is_the_jobs_if_it_has_one() -> None:
     }
 
 
+def test_a_runtime_overrides_default_field_by_field() -> None:
+    found = resolved("team-b")
+    assert (found.image, found.output, found.runtime) == ("ours:1", "gs://all/team-b/flowers", None)
+    for field in ("podTemplate.image", "output.uri"):
+        assert reasons(found)[f"spec.{field}"] == "from the runtime default"
+    pods = Runtime.parse({"podTemplate": {"labels": {"a": "d", "b": "d"}}, "provisioning": "Spot", "caKey": "root.pem"})
+    own = Runtime.parse({"podTemplate": {"labels": {"b": "own"}}, "images": {"gpu": "own:1"}, "caConfigMap": "mine"})
+    runtimes = {"default": pods, "own": own}
+    settings = ClusterSettings(runtimes=runtimes)
+    chosen, default = resolved(settings=settings, runtime="own"), resolved(settings=settings)
+    assert chosen.pod_template.labels == {"a": "d", "b": "own"}
+    assert (chosen.image, chosen.accelerator.provisioning) == ("own:1", "Spot")
+    assert reasons(chosen)["spec.accelerator.provisioning"] == "from the runtime default"
+    assert reasons(chosen)["spec.podTemplate.labels"] == "from the runtime own"
+    assert (default.runtime.name, default.runtime.pod_template.labels) == ("default", {"a": "d", "b": "d"})
+    assert (complete(runtimes, "own").ca_config_map, complete(runtimes, "own").ca_key) == ("mine", "root.pem")
+
+
 def test_a_namespace_has_a_runtime_unless_the_job_names_another_or_none() -> None:
     assert reasons(resolved("team-a"))["spec.runtime"] == "of the namespace 'team-a'"
-    assert resolved("team-a").output == "gs://team/runs/team-a/flowers", "over the folder of the namespace"
+    assert resolved("team-a").output == "gs://team/runs/team-a/flowers"
     plain = resolved("team-a", runtime="plain")
-    assert (plain.image, plain.output) == ("ours:1", "gs://team-a/flowers")
+    assert (plain.image, plain.output) == ("ours:1", "gs://all/team-a/flowers")
     none = resolved("team-a", runtime="None")
     assert none.runtime is None
     assert "spec.runtime" not in reasons(none)
@@ -130,9 +153,11 @@ def test_a_namespace_has_a_runtime_unless_the_job_names_another_or_none() -> Non
 
 
 def test_an_unknown_runtime_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(InvalidSpec, match=r"spec\.runtime: 'team-defualt' is no .* expected one of plain, team-def"):
+    with pytest.raises(
+        InvalidSpec, match=r"spec\.runtime: 'team-defualt' is no .* expected one of default, plain, team-def"
+    ):
         resolved(runtime="team-defualt")
-    with pytest.raises(InvalidSpec, match="expected no runtime, since it has none"):
+    with pytest.raises(InvalidSpec, match="expected one of default"):
         resolved(runtime="plain", settings=ClusterSettings(runtimes={}))
 
 
@@ -165,21 +190,23 @@ def test_a_runtime_keeps_the_rules_of_a_job(template: dict[str, Any], message: s
 )  # fmt: skip
 def test_the_limits_of_a_runtime_only_narrow(spec: dict[str, Any], message: str) -> None:
     plain = job(runtime="plain", **spec)
-    check_limits(plain, resolve(plain, CLUSTER), JobLimits(), runtime_limits=Runtime().limits)
+    check_limits(plain, resolve(plain, CLUSTER), RUNTIMES)
     written = job(runtime="team-default", **spec)
     with pytest.raises(OutsideLimits, match=message):
-        check_limits(written, resolve(written, CLUSTER), JobLimits(), runtime_limits=TEAM.limits)
+        check_limits(written, resolve(written, CLUSTER), RUNTIMES)
 
 
-def test_the_limits_of_the_settings_hold_beside_those_of_a_runtime_whose_images_are_the_owner_s_choice() -> None:
+def test_the_limits_of_default_hold_beside_those_of_a_runtime_whose_images_are_the_owner_s_choice() -> None:
     written = job(runtime="team-default", nodes=2)
     found = resolve(written, CLUSTER)
-    check_limits(written, found, JobLimits(), runtime_limits=TEAM.limits)
-    with pytest.raises(OutsideLimits, match=r"2 nodes are more than limits\.nodesPerJob"):
-        check_limits(written, found, JobLimits(nodes_per_job=1), runtime_limits=TEAM.limits)
-    check_limits(written, found, JobLimits(registries=("elsewhere.example",)), operator_account="operator")
+    check_limits(written, found, RUNTIMES)
+    narrow = Runtime(limits=JobLimits(nodes_per_job=1))
+    with pytest.raises(OutsideLimits, match=r"2 nodes are more than runtimes\.default\.limits\.nodesPerJob"):
+        check_limits(written, found, {**RUNTIMES, "default": narrow})
+    elsewhere = Runtime(limits=JobLimits(registries=("elsewhere.example",)))
+    check_limits(written, found, {**RUNTIMES, "default": elsewhere}, operator_account="operator")
     with pytest.raises(OutsideLimits, match=r"serviceAccountName: 'trainer' is the operator's own"):
-        check_limits(written, found, JobLimits(), operator_account="trainer")
+        check_limits(written, found, RUNTIMES, operator_account="trainer")
 
 
 def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_open() -> None:

@@ -17,6 +17,7 @@ from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.batch_size import scaling_factor, scaling_rule, scaling_suggestion, warmup_steps
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedData
+from tests.fakes import with_image
 from tests.unit.api.resolve.resolved_jobs import APPLICATION, DATA, FUNCTION, choice, resolved
 
 
@@ -98,7 +99,7 @@ def test_what_is_written_of_records_checkpoints_export_and_profile_is_kept() -> 
 
 
 def test_a_cluster_may_give_image_and_output() -> None:
-    settings = ClusterSettings(default_image="registry.example/trainer:1", default_output="gs://runs/")
+    settings = ClusterSettings(runtimes=with_image("registry.example/trainer:1", output="gs://runs/"))
     job = resolved(settings=settings)
     assert (job.image, job.output) == ("registry.example/trainer:1", "gs://runs/flowers")
     own = resolved(settings=settings, podTemplate={"image": "mine"}, output={"uri": "gs://b/r"})

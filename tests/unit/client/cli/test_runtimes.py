@@ -51,7 +51,7 @@ def write(folder: Path, document: object) -> str:
 
 def test_the_list_says_what_each_adds(tmp_path: Path) -> None:
     # The settings themselves, and the chart's values with them in a section.
-    for document in ({**SETTINGS, "trainerImage": "a"}, {"settings": SETTINGS, "replicas": 2}):
+    for document in ({**SETTINGS, "cpuFallback": True}, {"settings": SETTINGS, "replicas": 2}):
         lines = CliRunner().invoke(app, ["runtimes", "--file", write(tmp_path, document)]).stdout.splitlines()
         assert lines[0].split() == ["NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT"]
         assert lines[1].split() == ["plain", "-", "-", "-", "-"]
@@ -70,7 +70,10 @@ def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
     job.write_text(JOB.replace("RUNTIME", "other"), encoding="utf-8")
     refused = CliRunner().invoke(app, ["check", str(job), "--runtimes", known])
     assert refused.exit_code == 2
-    assert ":6: spec.runtime: 'other' is no runtime of this cluster; expected one of plain, team-" in refused.stderr
+    assert (
+        ":6: spec.runtime: 'other' is no runtime of this cluster; expected one of default, plain, team-"
+        in refused.stderr
+    )
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         ({"foo": 1}, "no runtimes, but foo; expected runtimes: {name: …} in a file of settings, settings: {runtimes"),
         ({"settings": {"defaultRuntimes": {"vision": "nope"}}}, "defaultRuntimes.vision: 'nope' is no runtime"),
         ({"settings": []}, "settings is no mapping; expected"),
-        ({"limits": {"nodesPerJob": 4}, "workers": 8}, "no runtimes, but limits, workers; expected"),
+        ({"cpuFallback": True, "logLevel": "INFO"}, "no runtimes, but cpuFallback, logLevel; expected"),
         ({"kind": "ConfigMap", "data": {"other.yaml": "a"}}, "a ConfigMap without data.runtimes.yaml; expected"),
         ({}, "no runtimes, but nothing"),
     ],

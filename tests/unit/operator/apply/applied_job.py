@@ -18,11 +18,11 @@ from mptraining_operator.resources import job_objects
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache, VersionedSnapshot
-from tests.fakes import Clock
+from tests.fakes import Clock, with_image
 from tests.unit.operator.api_objects import seen_batch_job, version_of
 
 KEY = Key("team", "flowers")
-CLUSTER = ClusterSettings(default_image="trainer:1")
+CLUSTER = ClusterSettings(runtimes=with_image("trainer:1"))
 
 
 QUOTA = ApiProblem(403, "Forbidden", "exceeded quota: jobs")
@@ -42,7 +42,7 @@ class Bench:
         self.applier = Applier(
             api,
             self.cache,
-            pod_settings=lambda owner: PodSettings(),
+            pod_settings=lambda owner, job: PodSettings(),
             record_event=lambda snapshot, announcement: self.said.append(announcement.reason),
             written=self.counted.append,
             clock=clock,
@@ -114,4 +114,4 @@ class Bench:
 STARTED = JobStatus(phase=Phase.PENDING, current_attempt=1)
 
 
-SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-deny-ingress")]
+SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-workers")]

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, NETWORK_POLICIES, SERVICES, ApiProblem
+from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, SERVICES, ApiProblem
 from mptraining_operator.children import rejection
-from mptraining_operator.plan.actions import AllowPeers
 from mptraining_operator.resources import indexed_job, job_objects
 from tests.fakes import Clock
-from tests.unit.operator.api_objects import raw_job, raw_pod, seen_pod
-from tests.unit.operator.apply.applied_job import KEY, QUOTA, Bench
+from tests.unit.operator.api_objects import raw_job
+from tests.unit.operator.apply.applied_job import QUOTA, Bench
 
 
 def test_a_second_start_creates_nothing_twice(bench: Bench) -> None:
@@ -30,26 +29,6 @@ def test_a_service_of_another_client_with_the_shared_name(bench: Bench) -> None:
     assert bench.start()
     assert bench.refused[:2] == ("NameTaken", "namespace team")
     assert "Service mptraining-workers exists already and is not the operator's" in bench.refused[2]
-
-
-def test_workers_of_a_job_reach_each_other(bench: Bench) -> None:
-    assert not bench.apply(actions=(AllowPeers(),))
-    assert bench.lookups.peers_allowed
-    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is not None
-    bench.api.calls.clear()
-    assert not bench.apply(actions=(AllowPeers(),))
-    assert bench.api.calls == [], "it is known to exist"
-
-
-def test_the_rule_of_a_deleted_job_stays_until_its_workers_have_ended(bench: Bench) -> None:
-    bench.apply(actions=(AllowPeers(),))
-    bench.cache.put_pod(KEY, 30, seen_pod(raw_pod()))
-    bench.cache.remove_job(KEY, "job-1", 99)
-    bench.applier.clean_up(KEY)
-    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is not None
-    bench.cache.put_pod(KEY, 31, seen_pod(raw_pod(phase="Succeeded")))
-    bench.applier.clean_up(KEY)
-    assert bench.api.find(NETWORK_POLICIES, "team", "flowers-workers") is None
 
 
 @pytest.mark.parametrize(

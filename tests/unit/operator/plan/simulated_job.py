@@ -12,7 +12,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan.actions import (
     Action,
-    AllowPeers,
     EventRecord,
     JoinQueue,
     LeaveQueue,
@@ -26,9 +25,10 @@ from mptraining_operator.plan.actions import (
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.resources.job_objects import job_digest
+from tests.fakes import with_image
 
 BEGIN = 1_767_225_600.0
-LIMITS = Limits(cluster=ClusterSettings(default_image="trainer:test"))
+LIMITS = Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test")))
 
 
 @dataclass
@@ -125,8 +125,6 @@ class SimulatedJob:
             case ReportToQueue(_, active, ready, ended):
                 assert self.place is not None
                 self.place = replace(self.place, active=active, ready=ready, ended=ended)
-            case AllowPeers():
-                self.learn(peers_allowed=True)
             case ReadJobFile():
                 self.learn(job_text=self.file)
             case ReadNode(node):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions
@@ -18,12 +17,12 @@ from mptraining_operator.plan.snapshot import Key, Limits
 from mptraining_operator.plan.start import NODE_CHECK_SECONDS
 from mptraining_operator.watch import parse
 from mptraining_operator.watch.cache import Cache
+from tests.fakes import with_image
 
 NOW = 1_800_000_000.0
 MOST = 4
 LIMITS = Limits(
-    cluster=ClusterSettings(default_image="trainer:1"),
-    jobs=JobLimits(nodes_per_job=3, nodes_per_namespace=MOST),
+    cluster=ClusterSettings(runtimes=with_image("trainer:1", limits={"nodesPerJob": 3, "nodesPerNamespace": MOST})),
 )
 
 
@@ -101,7 +100,10 @@ def test_a_job_waits_until_another_has_ended() -> None:
     running = conditions.condition(world.status("second"), "Running")
     assert running is not None
     assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
-    assert "2 nodes would be more than the 4 of this namespace (limits.nodesPerNamespace)" in running.message
+    assert (
+        "2 nodes would be more than the 4 of this namespace (runtimes.default.limits.nodesPerNamespace)"
+        in running.message
+    )
     assert parse.job(world.raw["second"]).awaited_nodes == 2
     # While it waits, no status and no event is written again.
     again = world.look("second")

@@ -16,6 +16,7 @@ from mptraining_operator.plan.capacity.gangs import hold_seconds, pause_seconds
 from mptraining_operator.plan.end import restart_backoff
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Limits, Refusal
+from tests.fakes import with_image
 from tests.unit.operator.plan.test_plan import BASE, seen
 
 NOW = parse_time("2026-01-01T00:01:00Z")
@@ -76,7 +77,8 @@ OF_KUEUE = Condition(
 def test_conditions_of_other_controllers_are_kept() -> None:
     spec = {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}}
     job = resolve(
-        MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}), ClusterSettings(default_image="trainer:1")
+        MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec}),
+        ClusterSettings(runtimes=with_image("trainer:1")),
     )
     started = conditions.with_attempt_started(JobStatus(conditions=[OF_KUEUE]), StartAttempt(1, job), NOW, 1)
     running = conditions.with_running(started, "", NOW, 1)
@@ -101,7 +103,7 @@ def test_an_unfinished_job_has_one_condition_for_it_that_does_not_change() -> No
     assert {each.type for each in done.conditions} == {"Running", "Succeeded", "Complete", "Finished"}
 
 
-LIMITS = Limits(program_backoff=10.0, infrastructure_backoff=2.0, longest_backoff=360.0)
+LIMITS = Limits()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.admin_limits import JobLimits
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Phase, Progress, parse_time
 from mptraining_operator.plan import conditions, waiting
@@ -23,6 +23,7 @@ from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, St
 from mptraining_operator.plan.capacity import nodes
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod
 from mptraining_operator.resources import names
+from tests.fakes import with_image
 from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import BEGIN, SimulatedJob
 
@@ -43,6 +44,10 @@ def job(least: int, most: int, batch: int, queue: bool = False, suspended: bool 
         runPolicy={"resizeSeconds": RESIZE, "suspend": suspended},
         scheduling={"queueName": "gpus"} if queue else None,
     )
+
+
+def limited(nodes: int) -> Limits:
+    return Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test", limits={"nodesPerNamespace": nodes})))
 
 
 @dataclass
@@ -187,7 +192,7 @@ PATTERNS: dict[str, tuple[tuple[int, int, int], dict[str, Any], tuple[Any, ...]]
     # 2, 3, 4 and 1 workers, one after the other.
     "every_size": ((1, 4, 24), {"free": 2}, (60, {"free": 3}, 150, {"free": 4}, 150, "lose 3", 60)),
     "all_at_once": ((2, 8, 64), {"free": 8}, (400,)),
-    # Less than the minimum is waited for; what comes later is taken once elasticWaitSeconds are over.
+    # Less than the minimum is waited for; what comes later is taken once `elastic_wait` is over.
     "too_few_then_enough": ((2, 8, 64), {"free": 1}, (100, {"free": 5}, 20)),
     # Three machines are of no use to 64 examples: the third is released again, and asked for once in an interval.
     "sizes_that_do_not_divide": ((2, 8, 64), {"free": 2}, (50, {"free": 3}, 400, {"free": 4}, 150)),
@@ -205,7 +210,7 @@ PATTERNS: dict[str, tuple[tuple[int, int, int], dict[str, Any], tuple[Any, ...]]
     ),
     "limit_of_the_namespace": (
         (2, 8, 64),
-        {"free": 8, "limits": Limits(jobs=JobLimits(nodes_per_namespace=6))},
+        {"free": 8, "limits": limited(6)},
         (300, {"other_nodes": 2}, 300),
     ),
     # It does not grow for its last two minutes.
@@ -252,7 +257,7 @@ def test_the_attempts_of(pattern: str) -> None:
 
 def test_a_job_that_was_resumed_and_waits_for_nodes_starts_with_the_most_that_there_are_then() -> None:
     """It was suspended between the end of an attempt and the next one: its nodes are no longer its own."""
-    sim = Machines(sizes=(2, 8, 64), free=8, limits=Limits(jobs=JobLimits(nodes_per_namespace=8)))
+    sim = Machines(sizes=(2, 8, 64), free=8, limits=limited(8))
     sim.other_nodes = 4
     sim.run(60)
     sim.other_nodes = 0

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.attempt import decisions
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
@@ -37,11 +36,12 @@ from mptraining_operator.plan.snapshot import (
     Snapshot,
 )
 from mptraining_operator.resources.job_objects import job_digest
+from tests.fakes import with_image
 
 FOLDER = Path(__file__).parents[3] / "golden" / "plans"
 BASE = parse_time("2026-01-01T00:00:00Z")
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
-CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
+CLUSTER = ClusterSettings(runtimes=with_image("mptraining/trainer:test"))
 TIMES = ("created", "started", "ended_at", "changed", "deletion", "disrupted_at", "finished", "scheduled", "at")
 
 SPEC: dict[str, Any] = {
@@ -111,11 +111,11 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
     if status is not None:
         status = with_conditions({**(STATUS if "like" in status else {}), **status})
         status.pop("like", None)
-    lookups = {"peers_allowed": True, **document.get("lookups", {})}
+    lookups = dict(document.get("lookups", {}))
     if lookups.pop("jobFile", None):
         assert job is not None
         fallback = document.get("cpuFallback", False)
-        frozen = dataclasses.replace(CLUSTER, default_image="mptraining/trainer:frozen", cpu_fallback=fallback)
+        frozen = dataclasses.replace(CLUSTER, runtimes=with_image("mptraining/trainer:frozen"), cpu_fallback=fallback)
         lookups["job_text"] = resolve(job, frozen).to_json()
         if "currentAttempt" in (status or ()):
             status["jobDigest"] = job_digest(lookups["job_text"])
@@ -140,8 +140,11 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         predecessors=tuple(pod({"job_uid": "uid-0", **each}) for each in document.get("predecessors", ())),
         lookups=Lookups(**lookups),
         limits=Limits(
-            cluster=dataclasses.replace(CLUSTER, cpu_fallback=document.get("cpuFallback", False)),
-            jobs=JobLimits.parse(document.get("limits", {})),
+            cluster=dataclasses.replace(
+                CLUSTER,
+                cpu_fallback=document.get("cpuFallback", False),
+                runtimes=with_image("mptraining/trainer:test", limits=document.get("limits", {})),
+            ),
             operator_namespace=document.get("operatorNamespace", ""),
         ),
         other_nodes=document.get("otherNodes", 0),

@@ -25,6 +25,7 @@ from mptraining_operator.plan.actions import (
     StartAttempt,
 )
 from mptraining_operator.plan.snapshot import Lookups, SeenBatchJob, SeenPod
+from tests.fakes import with_image
 from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import LIMITS, SimulatedJob
 
@@ -246,7 +247,7 @@ class ClusterSimulation(SimulatedJob):
                 self.killed, self.lookups = False, Lookups()
             case "upgrade operator":
                 image = f"trainer:{next(self.numbers)}"
-                self.limits = replace(LIMITS, cluster=replace(LIMITS.cluster, default_image=image))
+                self.limits = replace(LIMITS, cluster=replace(LIMITS.cluster, runtimes=with_image(image)))
                 self.lookups = Lookups()
             case "days pass" if not self.alive() and not self.holds_place(suspended=False):
                 self.now += 200_000

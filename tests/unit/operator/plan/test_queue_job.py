@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mptraining_api import outcomes
-from mptraining_api.admin_limits import JobLimits
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import Attempt, JobStatus, Phase
 from mptraining_operator.place_in_queue import status_changes
@@ -24,6 +23,7 @@ from mptraining_operator.plan.actions import (
 )
 from mptraining_operator.plan.plan import plan
 from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
+from tests.fakes import with_image
 from tests.jobs import two_workers
 
 NOW = 1_767_225_600.0
@@ -39,8 +39,8 @@ RUNNING = conditions.with_running(
 def snapshot(*, spec: dict[str, Any] | None = None, **parts: Any) -> Snapshot:
     training = {"epochs": 1, "batchSize": {"global": 64}}
     job = two_workers(**{"training": training, "scheduling": {"queueName": "gpus"}, **(spec or {})})
-    limits = Limits(cluster=ClusterSettings(default_image="trainer:test"))
-    whole = {"status": JobStatus(), "limits": limits, "lookups": Lookups(peers_allowed=True), **parts}
+    limits = Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test")))
+    whole = {"status": JobStatus(), "limits": limits, **parts}
     return Snapshot(key=Key("team", "flowers"), uid="uid", generation=1, created=NOW, job=job, **whole)
 
 
@@ -229,7 +229,7 @@ def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
     pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
     preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
     place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
-    frozen = Lookups(job_text="", peers_allowed=True)
+    frozen = Lookups(job_text="")
     parts = {"spec": spec, "queue_job": place, "lookups": frozen}
     started = plan(snapshot(status=preempted, **parts), again).status
     second = dataclasses.replace(FIRST, name="flowers-2", uid="job-2", attempt=2, created=again, active=2, ready=0)
@@ -251,7 +251,7 @@ def test_the_active_deadline_counts_from_the_admission_over_all_attempts() -> No
 
 
 def test_a_job_that_waits_for_its_namespace_gives_its_quota_back() -> None:
-    limits = Limits(cluster=ClusterSettings(default_image="trainer:test"), jobs=JobLimits(nodes_per_namespace=2))
+    limits = Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test", limits={"nodesPerNamespace": 2})))
     found = plan(snapshot(limits=limits, other_nodes=1, queue_job=ADMITTED), NOW)
     assert found.actions == (LeaveQueue("flowers-queue", "place"),)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mptraining_api.resolve.resolve import resolve
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_operator.resources.capacity_probe import capacity_probe
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.queue_job import QUEUE, Admitted, queue_placement
@@ -76,6 +78,16 @@ def test_it_needs_room_for_sidecars_too() -> None:
     assert [each["name"] for each in containers] == ["probe", "probe-1"]
     assert containers[1]["resources"]["requests"]["cpu"] == "8"
     assert containers[1]["command"] == containers[0]["command"]
+
+
+def test_it_needs_what_the_runtime_of_the_job_asks_for() -> None:
+    runtime = Runtime.parse({"podTemplate": {"nodeSelector": {"pool": "x"}, "resources": {"requests": {"cpu": "9"}}}})
+    job = parsed(**SPEC, runtime="team")
+    frozen = resolve(job, replace(CLUSTER, runtimes={**(CLUSTER.runtimes or {}), "team": runtime}))
+    probe = capacity_probe(OWNER, frozen, machine=0, pods=6, settings=SETTINGS)
+    pod = probe["spec"]["template"]["spec"]
+    assert pod["nodeSelector"]["pool"] == "x"
+    assert pod["containers"][0]["resources"]["requests"]["cpu"] == "9"
 
 
 def test_an_admitted_job_has_a_probe_of_its_own_quota() -> None:

@@ -21,14 +21,14 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner, allow_policy, config_map, deny_policy, job_digest, service
+from mptraining_operator.resources.job_objects import Owner, config_map, job_digest, network_policy, service
+from tests.fakes import with_image
 
 FOLDER = Path(__file__).parents[3] / "golden" / "children"
 UPDATE = bool(os.environ.get("MPTRAINING_GOLDEN_UPDATE"))
 UID = "8d1c0a52-5d0c-4d8e-9f0e-2f6c1b7e4a11"
 SETTINGS = PodSettings(
     grace_seconds=60,
-    unreachable_seconds=30,
     progress_url="https://mptraining-operator.mptraining-system.svc:8443",
     progress_certificate="(a certificate)",
 )
@@ -37,14 +37,12 @@ JOB_FILE = "(the resolved job)"
 
 def children(case: dict[str, Any]) -> list[dict[str, Any]]:
     job = MPTrainingJob.parse(case["job"])
-    resolved = resolve(job, ClusterSettings(default_image="mptraining/trainer:test", **case["cluster"]))
+    resolved = resolve(job, ClusterSettings(runtimes=with_image("mptraining/trainer:test"), **case["cluster"]))
     owner = Owner(
         namespace=job.metadata.namespace or "", name=job.metadata.name, uid=UID, created="2026-11-23T10:00:00Z"
     )
     pods = indexed_job(owner, resolved, attempt=1, settings=SETTINGS, digest=job_digest(JOB_FILE))
-    shared = [service(owner.namespace), deny_policy(owner.namespace)]
-    allowed = [allow_policy(owner.namespace, owner.name, owner.uid)] if resolved.processes > 1 else []
-    return [*shared, *allowed, config_map(owner, JOB_FILE), pods]
+    return [service(owner.namespace), network_policy(owner.namespace), config_map(owner, JOB_FILE), pods]
 
 
 def golden(name: str) -> dict[str, Any]:

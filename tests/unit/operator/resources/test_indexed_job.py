@@ -20,10 +20,11 @@ from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner, claim_template
 from mptraining_operator.resources.volumes import CABundle
+from tests.fakes import with_image
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
-CLUSTER = ClusterSettings(default_image="mptraining/trainer:test")
-SETTINGS = PodSettings(grace_seconds=45, unreachable_seconds=7)
+CLUSTER = ClusterSettings(runtimes=with_image("mptraining/trainer:test"))
+SETTINGS = PodSettings(grace_seconds=45)
 
 
 def parsed(**spec: Any) -> MPTrainingJob:
@@ -201,21 +202,14 @@ def test_a_mount_may_not_take_the_place_of_ours(path: str) -> None:
 
 def test_a_job_overrides_the_settings_defaults_for_pods() -> None:
     settings = PodSettings(
-        image_pull_secrets=("ours",),
         ca_bundle=CABundle("corporate", "root.pem"),
         priority_class_name="batch",
-        labels={"team": "platform", "cost": "7"},
         https_proxy="http://proxy:3128",
         no_proxy="internal.example",
     )
     program = {"function": {"entryPoint": "m:build"}}
-    own = {"imagePullSecrets": [{"name": "mine"}], "labels": {"team": "a"}}
-    job = built(settings=settings, source=REQUIREMENTS, program=program, podTemplate=own, training={"epochs": 1})
-    template = job["spec"]["template"]
-    assert template["metadata"]["labels"]["team"] == "a"
-    assert template["metadata"]["labels"]["cost"] == "7"
-    spec = template["spec"]
-    assert spec["imagePullSecrets"] == [{"name": "mine"}, {"name": "ours"}]
+    job = built(settings=settings, source=REQUIREMENTS, program=program, training={"epochs": 1})
+    spec = job["spec"]["template"]["spec"]
     assert spec["priorityClassName"] == "batch"
     for container in (*spec["initContainers"], *spec["containers"]):
         found = environment(container)
@@ -228,12 +222,12 @@ def test_a_job_overrides_the_settings_defaults_for_pods() -> None:
         ]
     assert {"name": "mptraining-ca", "configMap": {"name": "corporate"}} in spec["volumes"]
     # A job's own variable of that name overrides it.
-    theirs = {"env": [{"name": "https_proxy", "value": "http://mine"}], "imagePullSecrets": [{"name": "ours"}]}
+    theirs = {"env": [{"name": "https_proxy", "value": "http://mine"}]}
     spec = built(settings=settings, podTemplate=theirs, scheduling={"priorityClassName": "high"})["spec"]["template"][
         "spec"
     ]
     assert environment(spec["containers"][0])["https_proxy"] == "http://mine"
-    assert (spec["imagePullSecrets"], spec["priorityClassName"]) == ([{"name": "ours"}], "high")
+    assert spec["priorityClassName"] == "high"
 
 
 def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before_the_source() -> None:
@@ -278,10 +272,10 @@ def test_a_changed_number_of_checkpoints_reaches_the_next_attempt_and_leaves_the
 def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_folder() -> None:
     runtime = Runtime.parse({"podTemplate": {"env": [{"name": "TEAM", "value": "a"}]}})
     job = parsed(runtime="team", podTemplate={"env": [{"name": "OWN", "value": "b"}]})
-    frozen = resolve(job, dataclasses.replace(CLUSTER, runtimes={"team": runtime}))
-    found = indexed_job(OWNER, ResolvedJob.read(frozen.to_json()), attempt=2, settings=SETTINGS)["spec"]["template"][
-        "spec"
-    ]
+    frozen = resolve(job, dataclasses.replace(CLUSTER, runtimes={**(CLUSTER.runtimes or {}), "team": runtime}))
+    # The settings have no such runtime any more.
+    read = ResolvedJob.read(frozen.to_json())
+    found = indexed_job(OWNER, read, attempt=2, settings=SETTINGS)["spec"]["template"]["spec"]
     variables = environment(found["containers"][0])
     assert (variables["TEAM"], variables["OWN"]) == ("a", "b")
     worker = launch.with_current_fields(frozen, {})
@@ -289,7 +283,7 @@ def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_fold
 
 
 def test_gpus_of_a_device_class_are_claimed_and_others_are_a_resource() -> None:
-    cluster = ClusterSettings(default_image="trainer", device_classes={"nvidia-tesla-t4": "t4.example.com"})
+    cluster = ClusterSettings(runtimes=with_image("trainer"), device_classes={"nvidia-tesla-t4": "t4.example.com"})
     t4 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"})
     spec = t4["spec"]["template"]["spec"]
     (container,) = spec["containers"]

@@ -11,7 +11,7 @@ from mptraining_api.resolved_job import Placement
 from mptraining_operator.resources import names
 from mptraining_operator.resources.affinity import affinity
 from mptraining_operator.resources.environment import secret_sources
-from mptraining_operator.resources.job_objects import Owner, allow_policy, config_map, deny_policy
+from mptraining_operator.resources.job_objects import Owner, config_map, network_policy
 from mptraining_operator.resources.volumes import outlives_pod
 
 REQUIRED, PREFERRED = (f"{word}DuringSchedulingIgnoredDuringExecution" for word in ("required", "preferred"))
@@ -137,14 +137,7 @@ def test_the_frozen_job_goes_with_its_owner() -> None:
     assert names.job_labels("flowers", "uid-1").items() <= child["metadata"]["labels"].items()
 
 
-def test_no_job_s_policy_has_the_name_of_the_shared_one() -> None:
-    assert not names.DENY_POLICY.endswith(names.network_policy("x").removeprefix("x"))
-
-
-def test_no_pod_reaches_a_worker_but_the_job_s_own() -> None:
-    denied = deny_policy("team-a")["spec"]
-    assert denied["podSelector"] == {"matchExpressions": [{"key": "mptraining.dev/job", "operator": "Exists"}]}
-    assert (denied["policyTypes"], "ingress" in denied) == (["Ingress"], False)
-    own = {"podSelector": {"matchLabels": names.job_labels("flowers", "uid-1")}}
-    allowed = allow_policy("team-a", "flowers", "uid-1")["spec"]
-    assert allowed == {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]}
+def test_no_pod_reaches_a_worker_but_workers_of_its_namespace() -> None:
+    workers = {"podSelector": {"matchExpressions": [{"key": "mptraining.dev/job", "operator": "Exists"}]}}
+    expected = {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers]}]}
+    assert network_policy("team-a")["spec"] == expected

@@ -23,6 +23,7 @@ from mptraining_operator.resources.pod_groups import (
     choose,
     pod_group,
 )
+from tests.fakes import with_image
 from tests.jobs import two_workers
 
 OWNER = Owner("team", "flowers", "uid-1", "2026-11-23T10:00:00Z")
@@ -121,5 +122,5 @@ def test_the_pod_group_and_the_pods_that_name_it(api: PodGroupApi) -> None:
 
 def built(gang: Gang | None) -> dict[str, Any]:
     job = two_workers()
-    resolved = resolve(job, ClusterSettings(default_image="trainer:1"))
+    resolved = resolve(job, ClusterSettings(runtimes=with_image("trainer:1")))
     return indexed_job(OWNER, resolved, attempt=3, settings=PodSettings(), gang=gang)

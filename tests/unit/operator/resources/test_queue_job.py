@@ -12,6 +12,7 @@ from mptraining_operator.resources.environment import PodSettings
 from mptraining_operator.resources.indexed_job import indexed_job
 from mptraining_operator.resources.job_objects import Owner
 from mptraining_operator.resources.queue_job import MIN_PARALLELISM, Admitted, queue_job, queue_placement
+from tests.fakes import with_image
 from tests.jobs import two_workers
 
 OWNER = Owner("team", "flowers", "0a1b2c3d-4e5f", "2026-01-01T00:00:00Z")
@@ -22,7 +23,7 @@ def attempt(*, admitted: Admitted | None = None, **spec: Any) -> dict[str, Any]:
     training = {"epochs": 1, "batchSize": {"global": 64}}
     scheduling = {"queueName": "gpus", "workloadPriorityClassName": "urgent"}
     job = two_workers(**{"training": training, "scheduling": scheduling, **spec})
-    resolved = resolve(job, ClusterSettings(default_image="trainer:test"))
+    resolved = resolve(job, ClusterSettings(runtimes=with_image("trainer:test")))
     return indexed_job(OWNER, resolved, attempt=1, settings=PodSettings(), admitted=admitted)
 
 

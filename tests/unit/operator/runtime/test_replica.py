@@ -21,12 +21,16 @@ from mptraining_operator.watch import parse
 from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.sweeps.swept import document
 
+RUNTIMES = {"default": {"images": {"cpu": "trainer:1", "gpu": "trainer:1-gpu", "tpu": "trainer:1-tpu"}}}
+
 
 class Bench(Operator):
     """`stuck` lists the causes for which the process would end."""
 
     def __init__(self, api: Any, monotonic: Callable[[], float] = time.monotonic, **settings: Any) -> None:
-        chosen = OperatorSettings.parse({"healthPort": 0, "progress": {"enabled": False}, **settings})
+        chosen = OperatorSettings.parse(
+            {"healthPort": 0, "progress": {"enabled": False}, "runtimes": RUNTIMES, **settings}
+        )
         self.stuck: list[str] = []
         self.metrics = Metrics(monotonic=float)
         identity, stuck = Identity(name="operator-0", namespace="ops"), self.stuck.append
@@ -109,7 +113,7 @@ def test_a_new_leader_lists_repairs_and_reconciles_jobs_and_sweeps(api: Any, ben
     bench.replica.begin_term(first)
     assert becomes(lambda: Key("team", "flowers") in reconciled)
     assert becomes(lambda: api.find(JOBS, "team", "lr-1") is not None)
-    assert ("create", "networkpolicies", "mptraining-deny-ingress") in api.calls
+    assert ("create", "networkpolicies", "mptraining-workers") in api.calls
     lines = bench.metrics.text().decode().splitlines()
     assert 'mptraining_jobs{phase="Running"} 1.0' in lines
     assert any(line.startswith('mptraining_sweeps{phase="') and line.endswith("1.0") for line in lines)
