@@ -64,7 +64,10 @@ def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "spec.accelerator.type: 'nvidia-tesla-t4' is outside runtimes.default.limits."),
+        (
+            {"accelerator": {"type": "nvidia-tesla-t4"}},
+            "spec.accelerator.type: 'nvidia-tesla-t4' is outside runtimes.default.limits.",
+        ),
         ({"podTemplate": {"serviceAccountName": ACCOUNT}}, "spec.podTemplate.serviceAccountName: "),
     ],
 )
