@@ -22,7 +22,7 @@ def own(tmp_path: Path, new_namespace: Any) -> Iterator[Any]:
     with ControlPlane(tmp_path) as started:
         install(started)
         started.nodes.create("resource-node")
-        ns = new_namespace(started, "resource", relistSeconds=600).with_kubelet()
+        ns = new_namespace(started, "resource").with_kubelet()
         try:
             yield ns
         finally:
