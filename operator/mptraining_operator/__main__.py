@@ -156,7 +156,8 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
     from mptraining_operator.cluster import Cluster
-    from mptraining_operator.helm_test import probe_endpoint, run_checks
+    from mptraining_operator.helm_test import CheckFailed, probe_endpoint, run_checks
+    from mptraining_operator.progress.certificate import InvalidCertificate
     from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
@@ -169,11 +170,17 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
     wait = threading.Event().wait
     until = monotonic() + seconds
     while True:
-        found = list(run_checks(chosen, namespace, cluster, probe=probe_endpoint, wait=wait))
-        good = all(each.passed for each in found)
-        if good or monotonic() > until:
-            typer.echo("\n".join(str(each) for each in found))
-            raise typer.Exit(0 if good else 1)
+        try:
+            lines = list(run_checks(chosen, namespace, cluster, probe=probe_endpoint, wait=wait))
+        except (ApiProblem, CheckFailed, InvalidCertificate) as problem:
+            # An operator takes some seconds to start.
+            if monotonic() <= until:
+                wait(1.0)
+                continue
+            typer.echo(f"{problem}. Look at the logs of the operator's replicas.", err=True)
+            raise typer.Exit(1) from None
+        typer.echo("\n".join(lines))
+        return
 
 
 @app.command("settings")

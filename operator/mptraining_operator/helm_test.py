@@ -1,16 +1,12 @@
-"""Checks of an installed operator for `helm test`, run in a pod with the operator's service account.
-
-Each check yields one line. The caller retries, because an operator takes some seconds to start.
-"""
+"""Checks of an installed operator for `helm test`, run in a pod with the operator's service account."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from mptraining_api.kubernetes_api import JOBS, LEASES, SECRETS, ApiProblem
+from mptraining_api.kubernetes_api import JOBS, LEASES, SECRETS
 from mptraining_operator.cluster import Cluster
 from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import report_path
@@ -18,86 +14,52 @@ from mptraining_operator.settings import OperatorSettings
 
 _TIMEOUT = 10.0
 
-
-# Host, port and certificate (PEM) -> HTTP status. Raises OSError.
+# Host, port and certificate (PEM) -> HTTP status. Raises CheckFailed.
 Probe = Callable[[str, int, str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of one check; `text` has the result and, after a failure, the next step."""
-
-    passed: bool
-    text: str
-
-    def __str__(self) -> str:
-        return f"{'ok' if self.passed else 'FAILED'}: {self.text}"
+class CheckFailed(Exception):
+    """A part of the operator does not work."""
 
 
 def run_checks(
-    settings: OperatorSettings,
-    namespace: str,
-    cluster: Cluster,
-    *,
-    probe: Probe,
-    wait: Callable[[float], object],
-) -> Iterator[CheckResult]:
-    """Run the checks in order; `wait` sleeps for a number of seconds."""
-    yield from (_jobs(cluster, each) for each in settings.namespaces or (None,))
+    settings: OperatorSettings, namespace: str, cluster: Cluster, *, probe: Probe, wait: Callable[[float], object]
+) -> Iterator[str]:
+    """Yield one line for each part that works; `wait` sleeps for a number of seconds.
+
+    Raises ApiProblem, InvalidCertificate or CheckFailed for the first part that does not.
+    """
+    for served in settings.namespaces or (None,):
+        next(cluster.pages(JOBS, served))
+        yield f"MPTrainingJobs in {f'namespace {served}' if served else 'all namespaces'} can be listed"
     yield _leader(settings, namespace, cluster, wait)
     if settings.progress.enabled:
         yield _progress(settings, namespace, cluster, probe)
 
 
-def _jobs(cluster: Cluster, namespace: str | None) -> CheckResult:
-    where = f"in namespace {namespace}" if namespace else "in all namespaces"
-    try:
-        found, _ = next(cluster.pages(JOBS, namespace))
-    except ApiProblem as problem:
-        if problem.status == 404:
-            return CheckResult(
-                False, "the resource MPTrainingJob is not installed: set crds.install, or apply crd.yaml"
-            )
-        return CheckResult(False, f"MPTrainingJobs {where}: {problem.message}. Look at the chart's rbac values.")
-    return CheckResult(True, f"MPTrainingJobs {where} can be listed: {len(found)} on the first page")
-
-
-def _leader(
-    settings: OperatorSettings, namespace: str, cluster: Cluster, wait: Callable[[float], object]
-) -> CheckResult:
-    lease = f"Lease {namespace}/{settings.lease.name}"
-    logs = "Look at the logs of the operator's replicas."
-    try:
-        before = cluster.get(LEASES, namespace, settings.lease.name)
-        # A live leader renews the Lease within this time.
-        wait(settings.lease.duration_seconds)
-        after = cluster.get(LEASES, namespace, settings.lease.name)
-    except ApiProblem as problem:
-        return CheckResult(False, f"{lease}: {problem.message}. {logs}")
+def _leader(settings: OperatorSettings, namespace: str, cluster: Cluster, wait: Callable[[float], object]) -> str:
+    lease = settings.lease
+    before = cluster.get(LEASES, namespace, lease.name)
+    # A live leader renews the Lease within this time.
+    wait(lease.duration_seconds)
+    after = cluster.get(LEASES, namespace, lease.name)
     holder = after.get("spec", {}).get("holderIdentity")
     if not holder:
-        return CheckResult(False, f"{lease}: no replica holds it. {logs}")
+        raise CheckFailed(f"no replica holds the Lease {namespace}/{lease.name}")
     if before.get("spec", {}).get("renewTime") == after.get("spec", {}).get("renewTime"):
-        seconds = settings.lease.duration_seconds
-        return CheckResult(False, f"{lease}: {holder} has not renewed it for {seconds} s. {logs}")
-    return CheckResult(True, f"{holder} leads and renews its Lease")
+        raise CheckFailed(f"{holder} has not renewed the Lease {namespace}/{lease.name} for {lease.duration_seconds} s")
+    return f"{holder} leads and renews its Lease"
 
 
-def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, probe: Probe) -> CheckResult:
-    from mptraining_operator.progress.certificate import InvalidCertificate, dns_names, read_certificate
+def _progress(settings: OperatorSettings, namespace: str, cluster: Cluster, probe: Probe) -> str:
+    from mptraining_operator.progress.certificate import dns_names, read_certificate
 
     host, port = dns_names(settings.progress.service, namespace)[0], settings.progress.port
-    url = f"https://{host}:{port}"
-    try:
-        secret = cluster.get(SECRETS, namespace, f"{settings.progress.service}-progress")
-        status = probe(host, port, read_certificate(secret).cert_pem.decode())
-    except (ApiProblem, InvalidCertificate) as problem:
-        return CheckResult(False, f"the certificate of {url}: {problem}")
-    except OSError as error:
-        return CheckResult(False, f"{url}: {error}. Look at Service, NetworkPolicy and replicas.")
+    secret = cluster.get(SECRETS, namespace, f"{settings.progress.service}-progress")
+    status = probe(host, port, read_certificate(secret).cert_pem.decode())
     if status != http.HTTPStatus.UNAUTHORIZED:
-        return CheckResult(False, f"{url}: {status} to a caller without a token, and 401 is right")
-    return CheckResult(True, f"{url} takes progress reports, and rejects reports without a token")
+        raise CheckFailed(f"https://{host}:{port} answers {status} to a caller without a token, and 401 is right")
+    return f"https://{host}:{port} takes progress reports, and rejects reports without a token"
 
 
 def probe_endpoint(host: str, port: int, certificate: str) -> int:
@@ -107,7 +69,7 @@ def probe_endpoint(host: str, port: int, certificate: str) -> int:
     try:
         connection.request("POST", report_path(Key("default", "self-check")), body=b"{}")
         return connection.getresponse().status
-    except http.client.HTTPException as error:
-        raise OSError(f"no answer of HTTP: {error!r}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise CheckFailed(f"https://{host}:{port} cannot be reached through the Service: {error!r}") from error
     finally:
         connection.close()

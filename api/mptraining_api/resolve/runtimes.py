@@ -142,6 +142,7 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
         others = [_provided(each, runtime) for each in accelerator.alternatives]
         accelerator = accelerator.model_copy(update={"alternatives": others})
     merged = spec.model_copy(update={"pod_template": template, "accelerator": accelerator})
+    adds = name != DEFAULT or runtime.pod_template is not None or runtime.provisioning is not None
     return replace(
         chosen,
         job=job.model_copy(update={"spec": merged}),

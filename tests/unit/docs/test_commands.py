@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
@@ -138,8 +138,12 @@ def _jobs(text: str) -> set[str]:
 
 def find_field(model: type[Model], path: list[str]) -> None:
     """Fail if a model has no such field."""
-    for name in path:
+    parts = iter(path)
+    for name in parts:
         field = next((field for field in model.model_fields.values() if field.alias == name), None)
         assert field is not None, f"{model.__name__} has no {name}"
+        if get_origin(field.annotation) is dict:
+            # The name of an item.
+            next(parts, None)
         inner = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
         model = next((each for each in inner if issubclass(each, Model)), model)

@@ -137,7 +137,7 @@ def test_a_runtime_overrides_default_field_by_field() -> None:
     assert (chosen.image, chosen.accelerator.provisioning) == ("own:1", "Spot")
     assert reasons(chosen)["spec.accelerator.provisioning"] == "from the runtime default"
     assert reasons(chosen)["spec.podTemplate.labels"] == "from the runtime own"
-    assert (default.runtime.name, default.runtime.pod_template.labels) == ("default", {"a": "d", "b": "d"})
+    assert (default.runtime, default.pod_template.labels) == (None, {"a": "d", "b": "d"})
     assert (complete(runtimes, "own").ca_config_map, complete(runtimes, "own").ca_key) == ("mine", "root.pem")
 
 
