@@ -145,7 +145,7 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
     adds = name != DEFAULT or runtime.pod_template is not None or runtime.provisioning is not None
     return replace(
         chosen,
-        job=job.model_copy(update={"spec": merged}),
+        job=job.model_copy(update={"spec": merged}) if adds else job,
         choices=tuple(choices),
     )
 
