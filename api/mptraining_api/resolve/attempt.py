@@ -11,6 +11,7 @@ from mptraining_api.resolved_job import Choice, ResolvedAccelerator, ResolvedJob
 from mptraining_api.status import Decision
 
 NODES = "spec.elastic"
+BATCH_SIZE = "spec.training.batchSize"
 
 
 def for_attempt(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> ResolvedJob:
@@ -36,6 +37,8 @@ def decisions(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -
     """Return the decisions about one attempt, as for `for_attempt`, each with its reason."""
     attempt = for_attempt(job, machine=machine, nodes=nodes)
     because = {choice.field: choice.because for choice in (*job.choices, *attempt.choices)}
+    if attempt.replicas != job.replicas:
+        because[BATCH_SIZE] = "the same for every machine and number of workers"
     alternative = f"spec.accelerator.alternatives[{machine - 1}]" if machine else None
     resized = attempt.strategy != for_attempt(job, machine=machine).strategy
     accelerator, batch_size = attempt.accelerator, attempt.global_batch_size
@@ -44,7 +47,7 @@ def decisions(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -
         "machine": (_described(accelerator), because.get(TYPE) or alternative or because.get(PROVISIONING)),
         "strategy": (attempt.strategy, because.get(NODES if resized else "spec.strategy")),
         "precision": (attempt.precision.policy, because.get(POLICY)),
-        "batchSize": (batch_size and str(batch_size), because.get("spec.training.batchSize")),
+        "batchSize": (batch_size and str(batch_size), because.get(BATCH_SIZE)),
     }
     return [
         Decision.model_validate({"decision": name, "value": value, "reason": reason or "given in the job"})

@@ -117,8 +117,6 @@ class SeenBatchJob:
     version: int = 0
     # The machine of the attempt, as for `resolve.attempt.for_attempt`.
     machine: int = 0
-    # The workers that the attempt was created for; a queue may reduce `parallelism`. 0: of a job that is not elastic.
-    workers: int = 0
     parallelism: int = 1
     # status.startTime: of the Job that holds the place, None before the first admission.
     started: float | None = None

@@ -98,7 +98,7 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     attempt = Attempt(
         number=number,
         machine=(batch_job and batch_job.machine) or None,
-        workers=batch_job.workers or batch_job.parallelism if batch_job and elastic else None,
+        workers=batch_job.parallelism if batch_job and elastic else None,
         start_time=format_time(batch_job.created if batch_job else now),
     )
     before = [each for each in status.attempts or () if each.number < number]

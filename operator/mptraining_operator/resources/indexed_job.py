@@ -113,7 +113,6 @@ def indexed_job(
             "annotations": {
                 **({names.GANG: gang.api.api_version} if gang else {}),
                 **({names.MACHINE: str(machine)} if machine else {}),
-                **({names.WORKERS: str(nodes)} if nodes is not None else {}),
             },
         },
         "spec": {

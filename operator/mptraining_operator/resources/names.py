@@ -26,8 +26,6 @@ OPERATOR = "mptraining-operator"
 GANG = f"{GROUP}/gang"
 # The annotation of an Indexed Job with the machine of its attempt, as for `resolve.attempt.for_attempt`; absent: 0.
 MACHINE = f"{GROUP}/machine"
-# The annotation of an elastic job's Indexed Job with the workers that it was created for.
-WORKERS = f"{GROUP}/workers"
 # The attempt in the labels of the probe.
 PROBE_ATTEMPT = 0
 # The label of the pods of a job of several workers, which need host names.

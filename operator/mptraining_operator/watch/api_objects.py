@@ -28,7 +28,6 @@ class Annotations(msgspec.Struct, frozen=True):
     paused: str = msgspec.field(default="", name=PAUSED)
     gang: str = msgspec.field(default="", name=names.GANG)
     machine: str | None = msgspec.field(default=None, name=names.MACHINE)
-    workers: str | None = msgspec.field(default=None, name=names.WORKERS)
     queue_digest: str = msgspec.field(default="", name=names.QUEUE_DIGEST)
     queue_job_uid: str = msgspec.field(default="", name=names.QUEUE_JOB_UID)
 

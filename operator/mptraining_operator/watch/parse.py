@@ -188,7 +188,6 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         version=version_number(metadata.resource_version) if metadata.labels.queue_job else 0,
         created=optional_time(metadata.creation_timestamp) or 0.0,
         machine=max(0, _number(metadata.annotations.machine)),
-        workers=max(0, _number(metadata.annotations.workers)),
         parallelism=1 if raw.spec.parallelism is None else raw.spec.parallelism,
         started=optional_time(status.start_time),
         # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.

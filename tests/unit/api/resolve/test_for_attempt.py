@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.attempt import for_attempt, machines, possible_nodes
+from mptraining_api.resolve.attempt import decisions, for_attempt, machines, possible_nodes
 from mptraining_api.resolved_job import ResolvedJob
 from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, choice, resolved
 
@@ -45,6 +45,19 @@ def test_each_machine_has_its_own_devices_strategy_policy_and_placement() -> Non
         ("nvidia-tesla-t4", "Mirrored", "mixed_float16", 4, 32, "OnDemand", {"nvidia.com/gpu": 4}),
         ("tpu-v5-lite-podslice", "TPU", "mixed_bfloat16", 4, 32, "OnDemand", {"google.com/tpu": 4}),
     ]
+
+
+def test_the_decisions_of_an_attempt_have_the_reasons_of_its_machine() -> None:
+    first, second = ({each.decision: each for each in decisions(frozen(), machine=machine)} for machine in (0, 1))
+    assert list(first) == ["machine", "strategy", "precision", "batchSize"], "no image is known here"
+    assert [(each.value, each.reason) for each in (first["machine"], second["machine"])] == [
+        ("nvidia-tesla-a100 x 2 (Spot)", "given in the job"),
+        ("nvidia-tesla-t4 x 4 (OnDemand)", "spec.accelerator.alternatives[0]"),
+    ]
+    assert first["batchSize"].reason == "64 for each of 2 replicas"
+    assert second["batchSize"].reason == "the same for every machine and number of workers"
+    (one,) = [each for each in decisions(elastic(4, 24), nodes=1) if each.decision == "strategy"]
+    assert one.reason == "the machines that this attempt got"
 
 
 def test_batch_size_learning_rate_and_everything_else_are_those_of_the_first_choice() -> None:
