@@ -63,7 +63,10 @@ class AcceleratorType:
     name: str
     title: str
     kind: Literal["cpu", "gpu", "tpu"]
+    # Other names that people write.
     aliases: tuple[str, ...]
+    # The value of GKE's node label, which a job may name too.
+    gke: str
     policies: tuple[str, ...]
     multiple: int
     # Possible numbers of devices per machine; empty for cpu, and for TPUs, where the topology determines the number.
@@ -108,6 +111,7 @@ def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
         title=block["title"],
         kind=block["kind"],
         aliases=tuple(block.get("aliases", ())),
+        gke=block.get("gke", name),
         policies=tuple(block["policies"]),
         multiple=block["multiple"],
         counts=tuple(block.get("counts", ())),
@@ -126,20 +130,30 @@ def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
 
 
 def canonical_name(alias: str) -> str:
-    """Return the canonical name for an alias (`t4` -> `nvidia-tesla-t4`) or a canonical name, in any case.
+    """Return the canonical name for any name of an accelerator, in any case.
 
     Raises InvalidSpec with the nearest name.
     """
     word = alias.strip().lower()
     for accelerator in catalogue().values():
-        if word == accelerator.name or word in accelerator.aliases:
+        if word in (accelerator.name, accelerator.gke, *accelerator.aliases):
             return accelerator.name
     raise _unknown(alias)
 
 
+@cache
+def _names_by_gke() -> Mapping[str, str]:
+    return {accelerator.gke: name for name, accelerator in catalogue().items()}
+
+
+def canonical_type(type: str) -> str:
+    """Return the canonical name if `type` is the value of GKE's node label, else `type`."""
+    return _names_by_gke().get(type, type)
+
+
 def lookup(type: str) -> AcceleratorType:
-    """Return the accelerator with this canonical name. Raises InvalidSpec with the nearest name."""
-    accelerator = catalogue().get(type)
+    """Return the accelerator with this canonical name or label value. Raises InvalidSpec with the nearest name."""
+    accelerator = catalogue().get(canonical_type(type))
     if accelerator is None:
         raise _unknown(type)
     return accelerator
@@ -148,10 +162,11 @@ def lookup(type: str) -> AcceleratorType:
 def _unknown(word: str) -> InvalidSpec:
     spellings = {name: name for name in catalogue()}
     for name, accelerator in catalogue().items():
-        spellings |= dict.fromkeys(accelerator.aliases, name)
+        spellings |= dict.fromkeys((accelerator.gke, *accelerator.aliases), name)
     lower = word.strip().lower()
     if lower in spellings:
-        why = "is not in small letters" if lower in catalogue() else "is a short name of the command line"
+        written = lower in catalogue() or lower in _names_by_gke()
+        why = "is not in small letters" if written else "is a name of the command line alone"
         return InvalidSpec(TYPE, f"{word!r} {why}; write {spellings[lower]!r}")
     suggested = next((spellings[part] for part in lower.split("-") if part in spellings), None)
     if suggested is None:

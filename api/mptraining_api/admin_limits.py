@@ -23,7 +23,7 @@ def known_accelerator(name: str) -> str:
         known = canonical_name(name)
     except InvalidSpec as problem:
         raise InvalidValue(problem.found, expected=problem.expected, next_step=problem.next_step) from None
-    if name not in (known, *catalogue()[known].aliases):
+    if name not in (known, catalogue()[known].gke, *catalogue()[known].aliases):
         raise InvalidValue(
             f"{name!r} is spelled differently in the catalogue", next_step=f"Write {name.strip().lower()!r}."
         )
@@ -51,7 +51,7 @@ class JobLimits(Model):
     """Limits on each job of a runtime; those of `default` apply to all jobs. Empty: everything is allowed."""
 
     accelerators: tuple[KnownAccelerator, ...] = Field(
-        (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4, or t4 for short. Empty: all."
+        (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4. Empty: all."
     )
     images: tuple[Image, ...] = Field(
         (), description="Images that jobs may name, with every tag, or with the one tag or digest that is written."

@@ -12,8 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
+from mptraining_api.accelerators import canonical_type
 from mptraining_api.model import Arguments, Count, EntryPoint, Model, Name, NonNegative, Uri, Word
 from mptraining_api.outputs.fields import Checkpoint, Export, Output, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
@@ -39,7 +40,7 @@ Reservation = Annotated[str, StringConstraints(pattern=patterns.RESERVATION, max
 class Machine(Model):
     """One kind of node: the accelerator and how the machine is provided."""
 
-    type: Word = Field(
+    type: Annotated[Word, AfterValidator(canonical_type)] = Field(
         description="Canonical name of the catalogue: cpu, nvidia-tesla-t4, nvidia-tesla-a100, tpu-v5-lite-podslice, …"
     )
     count_per_node: Annotated[int, Field(ge=1, le=64)] | None = Field(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mptraining_api.accelerators import canonical_type
 from mptraining_api.machines.node_labels import accelerator_of, platforms
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolve.document_problems import document_problems
@@ -291,7 +292,12 @@ def _set_accelerator(job: Conversion, resources: Any, selector: Any, where: Fiel
     accelerator: dict[str, Any] = {"type": job.choices.accelerator or "cpu"}
     if count:
         # Kubernetes' documentation once selected GPUs by the label `accelerator`.
-        name = job.choices.accelerator or accelerator_of(labels) or labels.get("accelerator")
+        name = (
+            job.choices.accelerator
+            or accelerator_of(labels)
+            or canonical_type(str(labels.get("accelerator", "")))
+            or None
+        )
         if name is None:
             found = "requests accelerators, and no nodeSelector names their type"
             job.refuse(where, found, next_step="Name it: --accelerator t4 (`mptj accelerators` lists them).")

@@ -204,12 +204,12 @@ def _accelerators() -> str:
         "",
         "`mptj accelerators` prints this table. `precision.policy: Auto` chooses the automatic policy.",
         "",
-        "| Name | Short names | Accelerator | Memory | Automatic policy | Policies | Per node |",
+        "| Name | Also | Accelerator | Memory | Automatic policy | Policies | Per node |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows():
         memory = "" if row["memoryGiB"] is None else f"{row['memoryGiB']} GiB"
-        short, policies, per_node = (", ".join(map(str, row[key])) for key in ("short", "policies", "perNode"))
+        short, policies, per_node = (", ".join(map(str, row[key])) for key in ("also", "policies", "perNode"))
         lines.append(
             f"| `{row['name']}` | {short} | {row['what']} | {memory} | {row['autoPolicy']} | {policies} | {per_node} |"
         )

@@ -180,4 +180,4 @@ def _values(
     machines = machine_types(accelerator.name).get(platform.name, ())
     if values == "machines":
         return tuple(each.name for each in machines)
-    return (accelerator.name,) if values == "name" else ()
+    return (accelerator.gke,) if values == "gke" else ()

@@ -62,7 +62,10 @@ def _first_ragged(spec: JobSpec) -> str | None:
     return next((f"[{index}].ragged" for index, feature in enumerate(features) if feature.ragged), None)
 
 
-_TPU, _GPU = matching("type", "^tpu[-0-9]", "on a TPU"), matching("type", "^nvidia-", "on a GPU")
+# v5e and v3-slice, but not v100; GKE's label values begin with tpu.
+TPU_NAMES = "^(tpu|v[0-9]{1,2}([a-z-]|$))"
+_TPU = matching("type", TPU_NAMES, "on a TPU")
+_GPU = replace(~given("type", "cpu") & ~_TPU, words="on a GPU")
 _MACHINE_RULES = (
     requires("topology", when=_TPU, because="such as 2x4"),
     forbids("topology", when=~_TPU, because="as countPerNode and nodes say how many there are"),
@@ -78,7 +81,7 @@ _FUNCTION, _SCRIPT = _program("function"), _program("script")
 _PREDICTION, _ENSEMBLE = _program("prediction"), _program("ensemble")
 _VALIDATED = replace(matching("export.monitor", "^val_") & ~_SCRIPT, words="with an export.monitor of val_*")
 _TRAINED = _PREDICTION | _ENSEMBLE
-_TPU_JOB = matching("accelerator.type", "^tpu[-0-9]", "on a TPU")
+_TPU_JOB = matching("accelerator.type", TPU_NAMES, "on a TPU")
 _COMPILED = _TPU_JOB | given("jitCompile", "Always")
 _SEVERAL_CPU_NODES = given("accelerator.type", "cpu") & Condition(
     "self.?elastic.?max.orValue(self.?nodes.orValue(1)) > 1",

@@ -9,14 +9,15 @@ import typer
 
 from mptraining.cli.jobs import columns
 
-_HEADINGS = ("NAME", "SHORT", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "NODE LABELS", "WHAT")
+_HEADINGS = ("NAME", "ALSO", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "NODE LABELS", "WHAT")
 
 
 def accelerators(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the accelerators: the name for a job file, the short name for --accelerator, memory, precision policies.
+    """List the accelerators: names, memory, precision policies, machines.
 
-    MEMORY is that of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms
-    whose nodes the operator recognizes (its setting nodeLabels).
+    ALSO are other names for --accelerator, with the value of GKE's node label, which jobs may have too. MEMORY is that
+    of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms whose nodes the
+    operator recognizes (its setting nodeLabels).
     """
     found = rows()
     if as_json:
@@ -36,7 +37,7 @@ def rows() -> list[dict[str, Any]]:
     return [
         {
             "name": each.name,
-            "short": list(each.aliases),
+            "also": [*each.aliases, *([each.gke] if each.gke != each.name else [])],
             "kind": each.kind,
             "memoryGiB": each.memory_gib,
             "autoPolicy": automatic_policy(each)[0],

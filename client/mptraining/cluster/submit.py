@@ -20,7 +20,7 @@ from mptraining.cluster.job_view import JobView, condition, current_machine
 from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
 from mptraining.training_job import TrainingJob, in_python, job_document
-from mptraining_api.accelerators import catalogue
+from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.machines.node_labels import accelerator_of
 from mptraining_api.problems import InvalidSpec
@@ -35,6 +35,7 @@ from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
+    wanted = canonical_type(wanted)
     accelerator = catalogue().get(wanted)
     if accelerator is None or accelerator.kind == "cpu":
         return None

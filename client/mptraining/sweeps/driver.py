@@ -18,7 +18,7 @@ from mptraining.local.run import VISIBLE_GPUS
 from mptraining.sweeps.folder import JobRecord, SweepFolder
 from mptraining.sweeps.trial_runs import Machine, TrialRun
 from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
-from mptraining_api.accelerators import catalogue
+from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.events import Progress
 from mptraining_api.problems import InvalidSpec, ResumeRefused
 from mptraining_api.sweep.actions import CreateJob, DeleteJob, TrialJob
@@ -104,7 +104,7 @@ def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str]) -> list[M
     `gpus` are the ids of the GPUs that this process may use. Raises InvalidSpec if there are too few.
     """
     wanted = spec.job.get("accelerator") or {}
-    known = catalogue().get(str(wanted.get("type")))
+    known = catalogue().get(canonical_type(str(wanted.get("type"))))
     if parallel == 1 or not gpus or known is None or known.kind != "gpu":
         return [{}] * parallel
     each = _largest(spec, "accelerator.countPerNode", wanted.get("countPerNode"))

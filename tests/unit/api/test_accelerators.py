@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mptraining_api.rules.sections import TPU_NAMES
 
 from mptraining_api.accelerators import canonical_name, catalogue, chips, chips_per_pod, lookup, pods
 from mptraining_api.problems import InvalidSpec
@@ -52,13 +54,18 @@ def test_chips_of_a_topology() -> None:
         chips_per_pod(lookup("tpu-v6e-slice"), "3x3")
 
 
+def test_the_rules_tell_tpus_and_gpus_by_their_names() -> None:
+    for accelerator in catalogue().values():
+        for name in (accelerator.name, accelerator.gke):
+            assert (re.match(TPU_NAMES, name) is not None) == (accelerator.kind == "tpu")
+
+
 def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
     tpus = [accelerator for accelerator in catalogue().values() if accelerator.kind == "tpu"]
     assert len(tpus) == 8
     for tpu in tpus:
         assert tpu.multiple == 128
         assert "mixed_float16" not in tpu.policies
-        assert tpu.name.startswith("tpu"), "the CEL rules know a TPU by its name"
         assert tpu.topologies
 
 
@@ -71,7 +78,11 @@ def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
 )  # fmt: skip
 def test_an_alias_names_one_accelerator(alias: str, name: str) -> None:
     assert canonical_name(alias) == name
-    words = [word for accelerator in catalogue().values() for word in (accelerator.name, *accelerator.aliases)]
+    words = [
+        word
+        for accelerator in catalogue().values()
+        for word in {accelerator.name, accelerator.gke, *accelerator.aliases}
+    ]
     assert len(words) == len(set(words))
 
 
@@ -89,11 +100,11 @@ def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: s
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("T4", "'T4' is a short name of the command line; write 'nvidia-tesla-t4'"),
+        ("Trillium", "'Trillium' is a name of the command line alone; write 'tpu-v6e-slice'"),
         ("NVIDIA-L4", "'NVIDIA-L4' is not in small letters; write 'nvidia-l4'"),
     ],
 )
-def test_a_short_name_is_answered_with_the_name_to_write(word: str, said: str) -> None:
+def test_another_name_is_answered_with_the_name_to_write(word: str, said: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         lookup(word)
     assert str(caught.value) == f"spec.accelerator.type: {said}"

@@ -198,7 +198,7 @@ def test_the_mistakes_of_all_machines_are_listed_beside_broken_rules(accelerator
 def test_a_short_name_breaks_no_rule_on_the_kind_of_the_machine(accelerator: str, field: str) -> None:
     problems = found(("{type: cpu}", accelerator)).problems
     assert [each.where for each in problems] == [field]
-    assert "is a short name" in problems[0].found
+    assert "is a name of the command line alone" in problems[0].found
 
 
 def test_a_misspelled_field_hides_no_machine_and_no_broken_rule() -> None:

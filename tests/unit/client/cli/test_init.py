@@ -83,7 +83,7 @@ def test_accelerators_lists_the_whole_catalogue() -> None:
     assert len(done.output.splitlines()) == len(catalogue()) + 1
     rows = {row["name"]: row for row in accelerators.rows()}
     assert rows["nvidia-tesla-t4"] == {
-        "name": "nvidia-tesla-t4", "short": ["t4"], "kind": "gpu", "memoryGiB": 16, "autoPolicy": "mixed_float16",
+        "name": "nvidia-tesla-t4", "also": ["t4"], "kind": "gpu", "memoryGiB": 16, "autoPolicy": "mixed_float16",
         "policies": ["float32", "mixed_float16"], "perNode": [1, 2, 4], "what": "NVIDIA T4",
         "nodeLabels": ["GKE", "EKS", "AKS", "NVIDIA"], "slices": [],
     }  # fmt: skip
