@@ -8,11 +8,11 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mptraining_api.rules.sections import TPU_NAMES
 
 from mptraining_api.accelerators import canonical_name, catalogue, chips, chips_per_pod, lookup, pods
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.precision import automatic_policy
+from mptraining_api.rules.job import TPU_NAMES
 
 TPU_SLICES = [
     (accelerator.name, topology, per_pod)
