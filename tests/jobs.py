@@ -21,8 +21,8 @@ def two_workers(**spec: Any) -> MPTrainingJob:
         {
             "metadata": {"name": "flowers", "namespace": "team"},
             "spec": {
-                "accelerator": {"type": "nvidia-tesla-t4"},
-                "nodes": 2,
+                "accelerator": {"type": "t4"},
+                "workers": 2,
                 "program": {"application": {"name": "cnn"}},
                 "data": {"train": ["gs://bucket/*.tfrecord"]},
                 **spec,

@@ -18,7 +18,7 @@ from mptraining_api.problems import InvalidSpec
 
 TYPE = "spec.accelerator.type"
 TOPOLOGY = "spec.accelerator.topology"
-COUNT = "spec.accelerator.countPerNode"
+COUNT = "spec.accelerator.countPerWorker"
 PROVISIONING = "spec.accelerator.provisioning"
 PARTITION = "spec.accelerator.partition"
 PROVISIONING = "spec.accelerator.provisioning"
@@ -200,7 +200,9 @@ def pods(topology: str, chips_per_pod: int) -> int:
     total = chips(topology)
     if chips_per_pod < 1 or total % chips_per_pod or total == 0:
         raise InvalidSpec(
-            COUNT, f"{chips_per_pod} chips per node", expected=f"a number that divides the {total} chips of {topology}"
+            COUNT,
+            f"{chips_per_pod} chips per worker",
+            expected=f"a number that divides the {total} chips of {topology}",
         )
     return total // chips_per_pod
 

@@ -1,4 +1,4 @@
-"""Administrator's limits on jobs: accelerators, images, registries, nodes; an empty or absent limit allows everything.
+"""Administrator's limits on jobs: accelerators, images, registries, workers; an empty or absent one allows all.
 
 The limits apply to users who can create MPTrainingJobs; users who can create pods can bypass them. The checks are in
 `limit_rules`.
@@ -51,7 +51,7 @@ class JobLimits(Model):
     """Limits on each job of a runtime; those of `default` apply to all jobs. Empty: everything is allowed."""
 
     accelerators: tuple[KnownAccelerator, ...] = Field(
-        (), description="Accelerators that jobs may ask for, such as nvidia-tesla-t4. Empty: all."
+        (), description="Accelerators that jobs may ask for, such as t4. Empty: all."
     )
     images: tuple[Image, ...] = Field(
         (), description="Images that jobs may name, with every tag, or with the one tag or digest that is written."
@@ -59,7 +59,7 @@ class JobLimits(Model):
     registries: tuple[Location, ...] = Field(
         (), description="Registries, or folders of them, whose images jobs may name. Empty, as images: all."
     )
-    nodes_per_job: Count | None = Field(None, description="Most nodes of one job. Absent: any number.")
-    nodes_per_namespace: Count | None = Field(
-        None, description="Only of `default`: most nodes of all jobs of a namespace together; further ones wait."
+    workers_per_job: Count | None = Field(None, description="Most workers of one job. Absent: any number.")
+    workers_per_namespace: Count | None = Field(
+        None, description="Only of `default`: most workers of all jobs of a namespace together; further ones wait."
     )

@@ -22,9 +22,9 @@ JOB_DIGEST = "MPTRAINING_JOB_DIGEST"
 HOSTS = "MPTRAINING_HOSTS"
 ATTEMPT = "MPTRAINING_ATTEMPT"
 # The machine and the number of workers of the attempt, as for `resolve.attempt.for_attempt`. Absent: the first choice,
-# and the job's number of processes. The job file is the same for all attempts.
+# and the job's number of workers. The job file is the same for all attempts.
 MACHINE = "MPTRAINING_MACHINE"
-NODES = "MPTRAINING_NODES"
+WORKERS = "MPTRAINING_WORKERS"
 INCARNATION = "MPTRAINING_INCARNATION"
 # The uid of the MPTrainingJob (empty in a local run) and the time of its creation, as metav1.Time: attempts are
 # numbered within one job, and a job that is deleted and created again is another one.
@@ -78,7 +78,7 @@ KEEP_COMMAND = ("python", "-m", "mptraining_trainer", "keep")
 
 
 class Launch(Model):
-    """The processes of one attempt. `hosts` are host:port, one per process, in the order of their index."""
+    """The processes of one attempt. `hosts` are host:port, one per worker, in the order of their index."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -96,14 +96,14 @@ def launch(
     job_uid: str = "",
     job_created: str = "",
     machine: int = 0,
-    nodes: int | None = None,
+    workers: int | None = None,
 ) -> Launch:
     """Return the processes of one attempt. `job_path` is the path of the job file in each process.
 
-    `job` is that of the attempt. `machine` and `nodes` are those of the attempt if the job file is the frozen job.
+    `job` is that of the attempt. `machine` and `workers` are those of the attempt if the job file is the frozen job.
     """
-    if len(hosts) != job.processes:
-        raise ValueError(f"{len(hosts)} hosts for {job.processes} processes")
+    if len(hosts) != job.workers:
+        raise ValueError(f"{len(hosts)} hosts for {job.workers} workers")
     environment = {
         JOB_FILE: job_path,
         HOSTS: ",".join(hosts),
@@ -116,8 +116,8 @@ def launch(
     }
     if machine:
         environment[MACHINE] = str(machine)
-    if nodes is not None:
-        environment[NODES] = str(nodes)
+    if workers is not None:
+        environment[WORKERS] = str(workers)
     if job.keras == "Legacy":
         environment["TF_USE_LEGACY_KERAS"] = "1"
     if job.accelerator.kind == "cpu":
@@ -143,9 +143,9 @@ def with_current_fields(job: ResolvedJob, environment: Mapping[str, str]) -> Res
 
 def attempt_job(job: ResolvedJob, environment: Mapping[str, str]) -> ResolvedJob:
     """Return the job of this process's attempt, from the job file. Raises ValueError for one that it cannot have."""
-    nodes = environment.get(NODES)
+    workers = environment.get(WORKERS)
     machine = int(environment.get(MACHINE, "0"))
-    return for_attempt(job, machine=machine, nodes=None if nodes is None else int(nodes))
+    return for_attempt(job, machine=machine, workers=None if workers is None else int(workers))
 
 
 class WorkerIdentity(Model):

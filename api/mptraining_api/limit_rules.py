@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mptraining_api.admin_limits import JobLimits
 from mptraining_api.pods.images import is_in_registry, matches, parse_image, parse_location
 from mptraining_api.problems import OutsideLimits
-from mptraining_api.resolve.attempt import machines, possible_nodes
+from mptraining_api.resolve.attempt import machines, possible_workers
 from mptraining_api.resolve.runtime_settings import DEFAULT
 from mptraining_api.resolve.runtimes import Runtimes
 from mptraining_api.resolved_job import ResolvedJob
@@ -26,7 +26,7 @@ def check_limits(
 ) -> None:
     """Raise OutsideLimits, naming the limit, if the job can never be admitted, however long it waits.
 
-    The limits are those of the job's runtime and of `default`. The nodes are those of the resolved job. Images of a
+    The limits are those of the job's runtime and of `default`. The workers are those of the resolved job. Images of a
     runtime are always allowed.
     """
     namespace, template = job.metadata.namespace, resolved.pod_template
@@ -68,12 +68,15 @@ def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: JobLimits, name: s
         if not allowed and not any(is_in_registry(image, parse_location(each)) for each in limits.registries):
             raise OutsideLimits(f"spec.{field}", f"{text!r} is outside {named}", next_step=_ASK)
     # An elastic job takes what the limits leave.
-    elastic = resolved.nodes_range is not None
-    nodes = possible_nodes(resolved)[0] if elastic else max(attempt.processes for attempt in machines(resolved))
-    for limit, most in (("nodesPerJob", limits.nodes_per_job), ("nodesPerNamespace", limits.nodes_per_namespace)):
-        if most is not None and nodes > most:
-            where = f"spec.{'elastic.min' if elastic else 'nodes'}"
-            found = f"{nodes} nodes are more than {name}.{limit} allows"
+    elastic = resolved.workers_range is not None
+    workers = possible_workers(resolved)[0] if elastic else max(attempt.workers for attempt in machines(resolved))
+    for limit, most in (
+        ("workersPerJob", limits.workers_per_job),
+        ("workersPerNamespace", limits.workers_per_namespace),
+    ):
+        if most is not None and workers > most:
+            where = f"spec.{'elastic.min' if elastic else 'workers'}"
+            found = f"{workers} workers are more than {name}.{limit} allows"
             raise OutsideLimits(where, found, expected=f"at most {most}", next_step=_ASK)
 
 

@@ -27,12 +27,12 @@ class Choice(Model):
 
 
 class ResolvedAccelerator(Model):
-    """The accelerator that the processes use; on a CPU, `count_per_node` is the number of logical devices."""
+    """The accelerator that the workers use; on a CPU, `count_per_worker` is the number of logical devices."""
 
     type: str
     kind: Literal["cpu", "gpu", "tpu"]
     title: str
-    count_per_node: int
+    count_per_worker: int
     topology: str | None = None
     provisioning: Literal["OnDemand", "Spot", "FlexStart", "Reservation"] = "OnDemand"
     # The name or path of the reservation, if any.
@@ -149,15 +149,15 @@ class ResolvedMachine(Model):
     strategy: Strategy
     precision: ResolvedPrecision
     jit_compile: Literal["Always", "WherePossible", "Never"]
-    processes: int
-    replicas_per_process: int
+    workers: int
+    replicas_per_worker: int
     replicas: int
     image: str | None
     placement: Placement
     choices: tuple[Choice, ...]
 
 
-class NodesRange(Model):
+class WorkersRange(Model):
     """Numbers of workers that an attempt of an elastic job may have."""
 
     min: int
@@ -165,7 +165,7 @@ class NodesRange(Model):
 
 
 class ResolvedJob(Model):
-    """`processes` run in parallel with `replicas_per_process` each; all `replicas` share each step."""
+    """`workers` run in parallel with `replicas_per_worker` each; all `replicas` share each step."""
 
     version: int = VERSION
     name: str
@@ -174,8 +174,8 @@ class ResolvedJob(Model):
     precision: ResolvedPrecision
     jit_compile: Literal["Always", "WherePossible", "Never"]
     keras: Literal["Keras3", "Legacy"]
-    processes: int
-    replicas_per_process: int
+    workers: int
+    replicas_per_worker: int
     replicas: int
     # None for scripts, which create their own batches.
     global_batch_size: int | None
@@ -205,8 +205,8 @@ class ResolvedJob(Model):
     # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
     # reads the job of one attempt, which has none.
     alternatives: tuple[ResolvedMachine, ...] = ()
-    # Of an elastic job, whose `processes` are the most that it may have; None in the job of one attempt.
-    nodes_range: NodesRange | None = None
+    # Of an elastic job, whose `workers` are the most that it may have; None in the job of one attempt.
+    workers_range: WorkersRange | None = None
     choices: tuple[Choice, ...]
 
     @property

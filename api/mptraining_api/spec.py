@@ -41,10 +41,10 @@ class Machine(Model):
     """One kind of node: the accelerator and how the machine is provided."""
 
     type: Annotated[Word, AfterValidator(canonical_type)] = Field(
-        description="Canonical name of the catalogue: cpu, nvidia-tesla-t4, nvidia-tesla-a100, tpu-v5-lite-podslice, …"
+        description="Canonical name of the catalogue: cpu, t4, a100, v5e, …"
     )
-    count_per_node: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="Accelerators on each node; for cpu, the number of logical devices."
+    count_per_worker: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="Accelerators of each worker; for cpu, the number of logical devices."
     )
     topology: Annotated[str, StringConstraints(pattern=patterns.TOPOLOGY, max_length=11)] | None = Field(
         None, description="TPU only: the slice's chips, such as 2x4 or 4x4x4."
@@ -62,11 +62,11 @@ class Machine(Model):
 
 
 MOST_ALTERNATIVES = 7
-MOST_NODES = 1024
+MOST_WORKERS = 1024
 
 
 class Accelerator(Machine):
-    """The accelerator of each node, and those that the job takes instead, in order."""
+    """The accelerator of each worker, and those that the job takes instead, in order."""
 
     alternatives: Annotated[list[Machine], Field(min_length=1, max_length=MOST_ALTERNATIVES)] | None = Field(
         None, description="Machines that are tried in this order when the first choice does not come."
@@ -77,12 +77,14 @@ class Accelerator(Machine):
 
 
 class Elastic(Model):
-    """The number of nodes of an attempt, decided by what can be placed."""
+    """The number of workers of an attempt, decided by what can be placed."""
 
-    min: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(
-        description="An attempt starts with at least so many nodes."
+    min: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = Field(
+        description="An attempt starts with at least so many workers."
     )
-    max: Annotated[int, Field(ge=1, le=MOST_NODES)] = Field(description="An attempt starts with at most so many nodes.")
+    max: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = Field(
+        description="An attempt starts with at most so many workers."
+    )
 
 
 class Feature(Model):
@@ -275,7 +277,7 @@ class RunPolicy(Model):
         None, description="The job is restarted after this time without a step."
     )
     resize_seconds: Count | None = Field(
-        None, description="With elastic: the shortest time from the start of an attempt to one with more nodes."
+        None, description="With elastic: the shortest time from the start of an attempt to one with more workers."
     )
     ttl_seconds_after_finished: NonNegative | None = Field(
         None, description="Time from the end of the job to its deletion."
@@ -405,12 +407,12 @@ RuntimeName = Annotated[str, StringConstraints(pattern=patterns.RUNTIME, max_len
 class JobSpec(Model):
     """Desired state of the job: a program, data, an accelerator."""
 
-    accelerator: Accelerator = Field(description="The accelerator of each node.")
-    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] | None = Field(
+    accelerator: Accelerator = Field(description="The accelerator of each worker.")
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = Field(
         None, description="Number of machines; for a TPU, the topology determines it."
     )
     elastic: Elastic | None = Field(
-        None, description="Instead of nodes: each attempt has as many machines as there are, between min and max."
+        None, description="Instead of workers: each attempt has as many machines as there are, between min and max."
     )
     strategy: Literal["Auto", "None"] | None = Field(
         None,

@@ -134,7 +134,7 @@ class Attempt(Model):
     machine: NonNegative | None = Field(
         None, description="Number of its alternative in spec.accelerator.alternatives, from 1; absent: none."
     )
-    workers: NonNegative | None = Field(None, description="Number of its processes, of an elastic job.")
+    workers: NonNegative | None = Field(None, description="Number of its workers, of an elastic job.")
     node: Name | None = Field(None, description="Node of the worker that failed it, if the node may be the cause.")
     start_time: Time | None = Field(None, description="When its pods were created.")
     completion_time: Time | None = Field(None, description="When it ended.")
@@ -204,7 +204,7 @@ class JobStatus(Model):
         description="How long earlier attempts have waited for machines, counted against pendingTimeoutSeconds; absent "
         "once the job has run.",
     )
-    workers: NonNegative | None = Field(None, description="Number of processes, one per pod.")
+    workers: NonNegative | None = Field(None, description="Number of workers, each of them a pod.")
     replicas_in_sync: NonNegative | None = Field(None, description="Replicas that share each step.")
     current_attempt: NonNegative | None = Field(None, description="The current or the next attempt.")
     application_failures: NonNegative | None = Field(None, description="Counted against backoffLimit.")

@@ -20,7 +20,7 @@ def prediction_document(
     *,
     name: str | None = None,
     accelerator: Mapping[str, Any],
-    nodes: int | None = None,
+    workers: int | None = None,
     prediction: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
     skip_bad: int | None = None,
@@ -39,13 +39,13 @@ def prediction_document(
     given = {key: value for key, value in prediction.items() if value is not None}
     program = {"prediction": {"model": model, **given}}
     return document(
-        name or job_name(model), accelerator=accelerator, nodes=nodes, program=program, data=section, output=output
+        name or job_name(model), accelerator=accelerator, workers=workers, program=program, data=section, output=output
     )
 
 
-def document(name: str, *, output: str, nodes: int | None = None, **sections: Mapping[str, Any]) -> dict[str, Any]:
+def document(name: str, *, output: str, workers: int | None = None, **sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a job with these sections and this run folder."""
-    spec = {**sections, "output": {"uri": output}, **({"nodes": nodes} if nodes is not None else {})}
+    spec = {**sections, "output": {"uri": output}, **({"workers": workers} if workers is not None else {})}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
 
@@ -92,4 +92,4 @@ def accelerator_document(accelerator: ResolvedAccelerator) -> dict[str, Any]:
         return {"type": "cpu"}
     if accelerator.kind == "tpu":
         return {"type": accelerator.type, "topology": accelerator.topology}
-    return {"type": accelerator.type, "countPerNode": accelerator.count_per_node}
+    return {"type": accelerator.type, "countPerWorker": accelerator.count_per_worker}

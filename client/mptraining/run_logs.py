@@ -77,12 +77,12 @@ def _require_worker(folder: str, worker: int | None) -> None:
     if worker is None or not storage.exists(job_file):
         return
     try:
-        processes = ResolvedJob.read(storage.read(job_file)).processes
+        workers = ResolvedJob.read(storage.read(job_file)).workers
     except ValueError:
         # Of another version, whose number of workers is unknown.
         return
-    if worker >= processes:
-        last = processes - 1
+    if worker >= workers:
+        last = workers - 1
         raise InvalidData(folder, f"the run has no worker {worker}", expected=f"0 to {last}" if last else "0")
 
 

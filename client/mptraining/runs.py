@@ -235,7 +235,7 @@ def _lines(run: Run) -> list[str]:
     decided = [
         known.strategy if known else run.job.strategy if run.job else "",
         run.precision or "",
-        counted(known.workers if known else run.job.processes if run.job else None, "worker"),
+        counted(known.workers if known else run.job.workers if run.job else None, "worker"),
         counted(known.replicas_in_sync if known else run.job.replicas if run.job else None, "replica"),
         f"global batch size {known.global_batch_size}" if known and known.global_batch_size else "",
     ]

@@ -73,7 +73,7 @@ def run(
     docker_config: no image is built. parent_image is the image of the pods, if it contains the trainer;
         image_build_bucket is the bucket for a package that is too large for a ConfigMap; the rest is not used.
     distribution_strategy: "auto", or None if the program creates its own strategy.
-    chief_config, worker_config, worker_count: the job has worker_count + 1 equal nodes; "auto" is a T4. For a TPU only
+    chief_config, worker_config, worker_count: the job has worker_count + 1 equal workers; "auto" is a T4. For TPUs only
         worker_config is used, with worker_count=1.
     entry_point_args: command line arguments of the program.
     stream_logs: print the job's log until it ends; Ctrl-C leaves the job running.
@@ -125,8 +125,8 @@ def run(
 def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
     """Submit one job whose script searches with KerasTuner.
 
-    KerasTuner trains a trial on one node, so the job has one node for any `num_jobs`; an MPTrainingSweep runs trials at
-    the same time. Takes the arguments of `run` but no `worker_count`. Returns a dict with `job_ids`, `docker_image`,
+    KerasTuner trains a trial on one worker, so the job has one for any `num_jobs`; an MPTrainingSweep runs trials
+    at the same time. Takes the arguments of `run` but no `worker_count`. Returns a dict with `job_ids`, `docker_image`,
     and the job object under `jobs`.
     """
     if remote():
@@ -134,7 +134,7 @@ def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
     if num_jobs < 1:
         raise ValueError("num_jobs must be greater than 0.")
     if kwargs.get("worker_count"):
-        raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one node.")
+        raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one worker.")
     if num_jobs > 1:
         print(f"note: one job runs all trials, not {num_jobs}; an MPTrainingSweep (mptj sweep) runs them in parallel")
     job: Any = run(**kwargs)

@@ -24,7 +24,7 @@ from mptraining_api.validation.yaml_text import YamlDocument, read_text, read_ya
 _GPU = "nvidia.com/gpu"
 _OF_LAUNCH = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TF_USE_LEGACY_KERAS", "NVIDIA_VISIBLE_DEVICES")
 _GROUP = "scheduling.k8s.io/group-name"
-_ORDER = ("accelerator", "nodes", "strategy", "program", "source", "output", "runPolicy", "scheduling", "podTemplate")
+_ORDER = ("accelerator", "workers", "strategy", "program", "source", "output", "runPolicy", "scheduling", "podTemplate")
 _RUN_POLICY = {
     "> spec.runPolicy.": "activeDeadlineSeconds backoffLimit suspend ttlSecondsAfterFinished",
     "- ended pods stay for their logs, and are deleted with the job": "cleanPodPolicy",
@@ -45,7 +45,7 @@ _FIELDS: dict[str, dict[str, str]] = {
     | {
         "": "tfReplicaSpecs",
         "@runPolicy": "runPolicy",
-        "! `elastic: {min, max}` in place of nodes changes the number of workers.": "enableDynamicWorker",
+        "! `elastic: {min, max}` in place of workers changes the number of workers.": "enableDynamicWorker",
         "- a job has succeeded when all workers have": "successPolicy",
     },
     "runPolicy": _RUN_POLICY | {"@schedulingPolicy": "schedulingPolicy"},
@@ -223,13 +223,13 @@ def _convert_replicas(job: Conversion, content: Any, path: FieldPath) -> None:
         elif count:
             counts[name], first = count, job.fields
     job.fields = {**first, **shared}
-    nodes = sum(counts.values())
-    if not nodes and not job.refused:
+    workers = sum(counts.values())
+    if not workers and not job.refused:
         job.refuse(path, "no replica that trains", expected="Chief, Master or Worker")
-    if nodes > 1:
-        job.fields["spec.nodes"] = nodes
-        job.decided.append(f"spec.nodes: {nodes}; worker 0 is the chief")
-    if nodes * int(first.get("spec.accelerator", {}).get("countPerNode", 1)) > 1:
+    if workers > 1:
+        job.fields["spec.workers"] = workers
+        job.decided.append(f"spec.workers: {workers}; worker 0 is the chief")
+    if workers * int(first.get("spec.accelerator", {}).get("countPerWorker", 1)) > 1:
         job.fields["spec.strategy"] = "None"
         reason = "the program makes its own (TF_CONFIG is set for it). Take the field out if it makes none"
         job.decided.append(f"spec.strategy: None: {reason}")
@@ -301,7 +301,7 @@ def _set_accelerator(job: Conversion, resources: Any, selector: Any, where: Fiel
         if name is None:
             found = "requests accelerators, and no nodeSelector names their type"
             job.refuse(where, found, next_step="Name it: --accelerator t4 (`mptj accelerators` lists them).")
-        accelerator = {"type": name, "countPerNode": count}
+        accelerator = {"type": name, "countPerWorker": count}
         kinds = [kind for platform in platforms().values() for kind in platform.nodes]
         replaced = {"accelerator"} | {row["label"] for kind in kinds for row in kind.accelerators.values()}
         for spot in (kind.provisioning.get("Spot", {}) for kind in kinds):

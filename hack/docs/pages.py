@@ -209,9 +209,9 @@ def _accelerators() -> str:
     ]
     for row in rows():
         memory = "" if row["memoryGiB"] is None else f"{row['memoryGiB']} GiB"
-        short, policies, per_node = (", ".join(map(str, row[key])) for key in ("also", "policies", "perNode"))
+        short, policies, most = (", ".join(map(str, row[key])) for key in ("also", "policies", "perWorker"))
         lines.append(
-            f"| `{row['name']}` | {short} | {row['what']} | {memory} | {row['autoPolicy']} | {policies} | {per_node} |"
+            f"| `{row['name']}` | {short} | {row['what']} | {memory} | {row['autoPolicy']} | {policies} | {most} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -93,7 +93,7 @@ class Operator:
             self.cache,
             self.jobs.streams[-1],
             platform=platform,
-            nodes_per_namespace=complete(settings.runtimes, DEFAULT).limits.nodes_per_namespace,
+            workers_per_namespace=complete(settings.runtimes, DEFAULT).limits.workers_per_namespace,
             recorder=replica.event_recorder,
             metrics=metrics,
             wake_job=self.jobs.queue.add,

@@ -217,10 +217,10 @@ class Applier:
         text = snapshot.lookups.job_text or ""
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
-        if action.job.nodes_range is None:
+        if action.job.workers_range is None:
             gang = choose(
                 action.job.scheduling or Scheduling(),
-                attempt.processes,
+                attempt.workers,
                 coscheduling=settings.coscheduling,
                 volcano=settings.volcano,
                 serves=self._serves,
@@ -235,14 +235,14 @@ class Applier:
             max_to_keep=(checkpoint and checkpoint.max_to_keep) or MAX_TO_KEEP,
             gang=gang,
             machine=action.machine,
-            nodes=action.nodes,
+            workers=action.workers,
             admitted=admitted(snapshot),
             avoided_nodes=avoided_nodes(snapshot.status),
         )
         keep_job_file(self._cluster, owner, text)
         self._ensure_shared(snapshot.key.namespace)
         if attempt.placement.device_class is not None:
-            devices = attempt.accelerator.count_per_node
+            devices = attempt.accelerator.count_per_worker
             template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
             create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
         # An attempt after the first has fields with which the job has run.

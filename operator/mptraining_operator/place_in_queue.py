@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, ApiProblem, Raw
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import format_time, truncated
 from mptraining_operator.children import NotCreated, create_child
@@ -23,7 +23,7 @@ def create_place(cluster: Cluster, snapshot: Snapshot, action: JoinQueue, settin
     Raises NotCreated, NamespaceDeleted, Problem for a job of which no pod can be built, and ApiProblem.
     """
     owner, start = snapshot.owner, action.start
-    attempt = indexed_job(owner, start.job, attempt=1, settings=settings, machine=start.machine, nodes=start.nodes)
+    attempt = indexed_job(owner, start.job, attempt=1, settings=settings, machine=start.machine, workers=start.workers)
     scheduling = start.job.scheduling or Scheduling()
     _find_queue(cluster, owner.namespace, scheduling.queue_name or "")
     body = queue_job.queue_job(
@@ -31,7 +31,7 @@ def create_place(cluster: Cluster, snapshot: Snapshot, action: JoinQueue, settin
         attempt,
         scheduling,
         machine=start.machine,
-        least_workers=possible_nodes(start.job)[0],
+        least_workers=possible_workers(start.job)[0],
         digest=action.digest,
     )
     started = snapshot.status is not None and snapshot.status.current_attempt

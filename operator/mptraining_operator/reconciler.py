@@ -149,22 +149,22 @@ class JobReconciler(Reconciler):
     def _workers_taken(self, planned: Plan) -> int:
         """Return the workers of the attempt that the plan intends or queues for, if they are limited; else 0."""
         takes = planned.job_text or any(isinstance(action, JoinQueue) for action in planned.actions)
-        if self._limits.jobs.nodes_per_namespace is None or planned.status is None or not takes:
+        if self._limits.jobs.workers_per_namespace is None or planned.status is None or not takes:
             return 0
         return planned.status.workers or 0
 
     def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
-        """Plan again and reserve the nodes while no other job does, so that two jobs do not both take the last ones."""
+        """Plan again and reserve the workers while no other job does, so that two jobs do not take the same ones."""
         with self._starting:
             snapshot = self._snapshot(key)
             if snapshot is None:
                 return Plan(), False
             planned = self._plan(snapshot.snapshot, now)
-            self._cache.reserve_nodes(key, self._workers_taken(planned))
+            self._cache.reserve_workers(key, self._workers_taken(planned))
         try:
             return planned, self._applier.apply(planned, snapshot)
         finally:
-            self._cache.reserve_nodes(key, 0)
+            self._cache.reserve_workers(key, 0)
 
     def _requeue(self, key: Key, planned: Plan, now: float) -> None:
         if planned.wake_at is not None:

@@ -195,7 +195,7 @@ class OperatorSettings(Model):
     )
     device_classes: Annotated[dict[Gpu, DeviceClass], BeforeValidator(_once)] = Field(
         {},
-        description="DeviceClass by GPU, such as nvidia-tesla-t4, from which jobs claim it (Kubernetes 1.34 or newer). "
+        description="DeviceClass by GPU, such as t4, from which jobs claim it (Kubernetes 1.34 or newer). "
         "Other GPUs are the extended resource nvidia.com/gpu.",
     )
     namespaces: tuple[Namespace, ...] = Field((), description="Namespaces to serve. Empty: all.")

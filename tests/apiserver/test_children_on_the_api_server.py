@@ -98,7 +98,7 @@ def test_golden_children_are_taken(control_plane: ControlPlane, restricted: str,
 
 
 def test_pods_have_the_names_that_the_launch_gives_them(control_plane: ControlPlane, restricted: str) -> None:
-    *_, job = created(control_plane, restricted, FOLDER / "t4-two-nodes-spot.yaml")
+    *_, job = created(control_plane, restricted, FOLDER / "t4-two-workers-spot.yaml")
     control_plane.pods.wait_for(restricted, "flowers-1", 2)
     pods = control_plane.rest.get(f"/api/v1/namespaces/{restricted}/pods")["items"]
     (variable,) = [

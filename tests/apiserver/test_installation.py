@@ -32,7 +32,7 @@ def narrow(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory, ne
         "lease": {"name": "operator-narrow"},
         "progress": {"service": "narrow"},
     }
-    limits = {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "nodesPerJob": 3, "nodesPerNamespace": 3}
+    limits = {"accelerators": ["cpu"], "registries": ["gcr.io/team"], "workersPerJob": 3, "workersPerNamespace": 3}
     runtimes = with_default(limits=limits)
     ns = new_namespace(installed, "narrow", progress={"port": 0, "service": "narrow"}, runtimes=runtimes)
     rendered = documents(render({"settings": settings, "crds": {"install": False}}, release="narrow"))
@@ -65,8 +65,8 @@ def test_with_the_rights_of_one_namespace_jobs_run_there(narrow: Any) -> None:
     ("spec", "said"),
     [
         (
-            {"accelerator": {"type": "nvidia-tesla-t4"}},
-            "spec.accelerator.type: 'nvidia-tesla-t4' is outside runtimes.default.limits.",
+            {"accelerator": {"type": "t4"}},
+            "spec.accelerator.type: 't4' is outside runtimes.default.limits.",
         ),
         ({"podTemplate": {"serviceAccountName": ACCOUNT}}, "spec.podTemplate.serviceAccountName: "),
     ],
@@ -82,7 +82,7 @@ def test_a_job_outside_the_limits_fails_with_its_name(narrow: Any, spec: dict[st
     assert not narrow.batch_jobs(name)
 
 
-def test_a_job_waits_for_the_nodes_of_its_namespace(narrow: Any) -> None:
+def test_a_job_waits_for_the_workers_of_its_namespace(narrow: Any) -> None:
     narrow.create("holds", lambda pod: Run())
     narrow.running("holds")
     narrow.create("waits", lambda pod: Exit(0))

@@ -182,7 +182,7 @@ def test_a_paused_job_is_left_alone_until_the_annotation_is_removed(ns: Any) -> 
 def test_the_end_of_a_job_is_posted_to_a_webhook(alone: Any) -> None:
     with HttpStub(lambda _, handler: handler.answer(200)) as server:
         alone.operator(notifications={"url": server.address})
-        alone.create("flowers", lambda pod: Exit(2, message="no such folder"), nodes=1)
+        alone.create("flowers", lambda pod: Exit(2, message="no such folder"), workers=1)
         with server.arrived:
             assert server.arrived.wait_for(lambda: server.requests, timeout=60)
     text = json.loads(server.requests[0].body)["text"]

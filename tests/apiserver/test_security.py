@@ -90,7 +90,7 @@ def test_no_field_that_gives_privileges_is_taken(ns: Any, user: Rest) -> None:
 def test_a_volume_of_the_host_is_refused_without_field_validation_too(restricted: Any) -> None:
     """By the operator, before there is a pod: the resource has no schema of volumes."""
     volumes = [{"name": "a", "hostPath": {"path": "/"}}]
-    body = restricted.document("host", nodes=1, podTemplate={"volumes": volumes})
+    body = restricted.document("host", workers=1, podTemplate={"volumes": volumes})
     restricted.rest.post(restricted.jobs, body, {"fieldValidation": "Ignore"})
     restricted.phase("host", "Failed")
     failed = next(each for each in restricted.get("host")["status"]["conditions"] if each["type"] == "Failed")
@@ -105,7 +105,7 @@ def test_no_field_of_an_init_container_that_gives_privileges_reaches_a_pod(restr
         sidecar = {"name": "a", "image": "b", "restartPolicy": "Always", field: PRIVILEGES.get(field, {})}
         name = f"sidecar-{number}"
         restricted.rest.post(
-            restricted.jobs, restricted.document(name, nodes=1, podTemplate={"initContainers": [sidecar]})
+            restricted.jobs, restricted.document(name, workers=1, podTemplate={"initContainers": [sidecar]})
         )
         restricted.phase(name, "Failed")
         failed = next(each for each in restricted.get(name)["status"]["conditions"] if each["type"] == "Failed")
@@ -115,7 +115,7 @@ def test_no_field_of_an_init_container_that_gives_privileges_reaches_a_pod(restr
 
 def test_fields_without_validation_do_not_reach_the_pods(restricted: Any) -> None:
     """One job has all of these fields, and field validation is off."""
-    body = restricted.document("sly", nodes=1, podTemplate=PRIVILEGES)
+    body = restricted.document("sly", workers=1, podTemplate=PRIVILEGES)
     restricted.scripts["sly"] = lambda pod: Exit(0)
     restricted.rest.post(restricted.jobs, body, {"fieldValidation": "Ignore"})
     restricted.phase("sly", "Succeeded")
@@ -146,7 +146,7 @@ def test_a_reference_into_another_namespace_leads_nowhere(ns: Any, user: Rest) -
         "imagePullSecrets": [{"name": "theirs", "namespace": other}],
     }
     ns.scripts["abroad"] = lambda pod: Run()
-    user.post(ns.jobs, ns.document("abroad", nodes=1, podTemplate=template))
+    user.post(ns.jobs, ns.document("abroad", workers=1, podTemplate=template))
     ns.phase("abroad", "Failed")
     failed = ns.condition("abroad", "Failed")
     assert (failed["reason"], ns.batch_jobs("abroad")) == ("InvalidSpec", [])
@@ -182,7 +182,7 @@ def frozen_text(ns: Any, name: str) -> str:
 
 
 def test_a_replaced_frozen_job_is_not_trained(alone: Any) -> None:
-    """A frozen job contains image, nodes and number of pods: a forged one would exceed every limit of the
+    """A frozen job contains image, workers and number of pods: a forged one would exceed every limit of the
     administrator. The operator reads the ConfigMap after a restart.
     """
     first = alone.operator()
@@ -220,7 +220,7 @@ def test_a_spec_that_is_edited_a_second_after_it_was_applied_changes_no_attempt(
     changes: tuple[dict[str, Any], ...] = (
         {"podTemplate": {"serviceAccountName": "reviewed"}},
         {"podTemplate": {"env": [{"name": "LEVEL", "value": "edited"}]}},
-        {"nodes": 1},
+        {"workers": 1},
     )
     for change in changes:
         with pytest.raises(Refused, match="after the job has started"):
@@ -249,7 +249,7 @@ def test_a_quota_keeps_jobs_from_repelling_the_pods_of_other_namespaces(restrict
     restricted.wait(lambda: restricted.rest.get(f"{path}/own-pods").get("status", {}).get("hard"), lambda hard: hard)
     for name, reach in (("alone", {"namespaceSelector": {}}), ("apart", {})):
         affinity = {"podAntiAffinity": {required: [{**terms, **reach}]}}
-        restricted.create(name, nodes=1, podTemplate={"affinity": affinity})
+        restricted.create(name, workers=1, podTemplate={"affinity": affinity})
     assert "exceeded quota: own-pods" in restricted.waits("alone", "PodsRefused")
     restricted.phase("apart", "Running")
     restricted.rest.delete(f"{path}/own-pods")
@@ -271,7 +271,7 @@ def test_no_secret_is_in_status_events_logs_or_the_frozen_job(restricted: Any) -
             {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "password", "key": "p"}}},
         ]
     }
-    restricted.create("discreet", lambda pod: Exit(1), nodes=1, podTemplate=template, runPolicy={"backoffLimit": 1})
+    restricted.create("discreet", lambda pod: Exit(1), workers=1, podTemplate=template, runPolicy={"backoffLimit": 1})
     restricted.phase("discreet", "Failed")
     restricted.wait_for_event("discreet", "ProgramFailed")
     (first, _) = restricted.batch_jobs("discreet")
@@ -299,7 +299,7 @@ def test_no_secret_is_in_status_events_logs_or_the_frozen_job(restricted: Any) -
 def test_a_stolen_token_opens_nothing_but_the_progress_endpoint(ns: Any) -> None:
     """The token's audience is the job's, so that the API server does not authenticate anyone by it."""
     ns.scripts["stolen-from"] = lambda pod: Run()
-    ns.rest.post(ns.jobs, ns.document("stolen-from", nodes=1))
+    ns.rest.post(ns.jobs, ns.document("stolen-from", workers=1))
     ns.running("stolen-from")
     uid = ns.get("stolen-from")["metadata"]["uid"]
     (pod,) = ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "stolen-from"})

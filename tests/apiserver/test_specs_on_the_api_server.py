@@ -80,7 +80,7 @@ class TestTransitions:
     @pytest.fixture
     def started(self, jobs: Jobs) -> Jobs:
         patch = {
-            **{"nodes": 2, "training": {"epochs": 2}},
+            **{"workers": 2, "training": {"epochs": 2}},
             "runPolicy": {"backoffLimit": 1, "activeDeadlineSeconds": 3600},
             "checkpoint": {"everySteps": 100, "maxToKeep": 3},
             "podTemplate": {
@@ -98,9 +98,9 @@ class TestTransitions:
 
     def test_the_spec_of_a_started_job_is_immutable(self, started: Jobs) -> None:
         for change in (
-            {"nodes": 4},
+            {"workers": 4},
             {"training": None},
-            {"accelerator": {"type": "nvidia-l4"}},
+            {"accelerator": {"type": "l4"}},
             {"podTemplate": {"labels": {"team": "a"}}},
             {"runPolicy": {"backoffLimit": 2}},
             {"runPolicy": {"activeDeadlineSeconds": 9, "backoffLimit": 2}},
@@ -112,7 +112,7 @@ class TestTransitions:
                 started.patch({"spec": change})
         # The whole status cannot be removed to edit the spec.
         with pytest.raises(Refused, match=TRANSITION):
-            started.patch({"status": None, "spec": {"nodes": 4}})
+            started.patch({"status": None, "spec": {"workers": 4}})
 
     @pytest.mark.parametrize(
         "part",
@@ -152,7 +152,9 @@ class TestTransitions:
     def test_they_may_be_added_and_removed_with_their_section(self, jobs: Jobs) -> None:
         jobs.create(document())
         jobs.status({"phase": "Pending", "currentAttempt": 0})
-        assert jobs.patch({"spec": {"nodes": 4, "training": {"epochs": 7}}})["spec"]["nodes"] == 4, "it has not started"
+        assert jobs.patch({"spec": {"workers": 4, "training": {"epochs": 7}}})["spec"]["workers"] == 4, (
+            "it has not started"
+        )
         with pytest.raises(Refused, match=r"spec\.managedBy: expected no change"):
             jobs.patch({"spec": {"managedBy": "example.com/farm"}})
         jobs.status({"currentAttempt": 1})
@@ -245,7 +247,7 @@ class TestKubectl:
         for name in ("mptj", "mptrainingjobs", "mptrainingjob", "mptrainingjobs.mptraining.dev"):
             head, row = control_plane.kubectl("get", name, "-n", namespace).stdout.splitlines()
             assert head.split() == ["NAME", "PHASE", "ACCELERATOR", "STRATEGY", "PRECISION", "PROGRESS", "%", "AGE"]
-            expected = ["flowers", "Running", "nvidia-tesla-t4", "Mirrored", "mixed_float16", "42"]
+            expected = ["flowers", "Running", "t4", "Mirrored", "mixed_float16", "42"]
             assert row.split()[:6] == expected, "`delete all` deletes no job"
 
     def test_client_side_apply_takes_the_crd_and_a_job(self, control_plane: ControlPlane, namespace: str) -> None:

@@ -53,7 +53,7 @@ def create(ns: Any, name: str, script: Callable[[Pod], Behaviour] | None = None)
             {"path": BATCH, "int": {"low": 32, "high": 512, "step": 32}},
         ],
         "trials": {"max": TRIALS, "parallel": 2},
-        "job": ns.document(name, nodes=1, training=training)["spec"],
+        "job": ns.document(name, workers=1, training=training)["spec"],
     }
     for number in range(1, TRIALS + 1):
         ns.scripts[f"{name}-{number}"] = script or loss

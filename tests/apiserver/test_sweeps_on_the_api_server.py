@@ -52,7 +52,7 @@ def test_the_guides_sweep_is_stored_as_it_is_written(control_plane: ControlPlane
     ("spec", "text"),
     [
         ({"parameters": [{"path": "a b", "values": [1]}]}, "should match"),
-        ({"parameters": [{"path": "nodes", "values": [1], "step": 1}]}, "unknown field"),
+        ({"parameters": [{"path": "workers", "values": [1], "step": 1}]}, "unknown field"),
         ({"algorithm": {"name": "Bayes"}}, "Unsupported value"),
         ({"trials": {"max": 1001}}, "less than or equal to 1000"),
         ({"job": None}, "Required value"),

@@ -16,22 +16,22 @@ from tests.testbed.kubernetes.rest import Refused
 def test_what_the_schema_cannot_express_fails_within_five_seconds_without_a_pod(ns: Any) -> None:
     """On a slow machine: or before a job that was created at the same time has its pods running."""
     began = time.monotonic()
-    ns.create("right", nodes=1)
-    ns.create("typo-t5", accelerator={"type": "nvidia-tesla-t5"}, nodes=1)
+    ns.create("right", workers=1)
+    ns.create("typo-t5", accelerator={"type": "t5"}, workers=1)
     status = ns.phase("typo-t5", "Failed")
     took = time.monotonic() - began
     ns.running("right")
     assert took < max(5, time.monotonic() - began)
     failed = next(each for each in status["conditions"] if each["type"] == "Failed")
     assert failed["reason"] == "InvalidSpec"
-    assert "spec.accelerator.type: unknown accelerator 'nvidia-tesla-t5'" in failed["message"]
-    assert "Did you mean 'nvidia-tesla-t4'?" in failed["message"]
+    assert "spec.accelerator.type: unknown accelerator 't5'" in failed["message"]
+    assert "Did you mean 't4'?" in failed["message"]
     assert ns.batch_jobs("typo-t5") == []
     assert ns.child("configmaps", "typo-t5-job") is None
 
 
 def test_a_refused_job_may_be_corrected(ns: Any) -> None:
-    ns.create("corrected", lambda pod: Exit(0), accelerator={"type": "nvidia-tesla-t5"}, nodes=1)
+    ns.create("corrected", lambda pod: Exit(0), accelerator={"type": "t5"}, workers=1)
     ns.phase("corrected", "Failed")
     ns.patch("corrected", {"spec": {"accelerator": {"type": "cpu"}}})
     status = ns.phase("corrected", "Succeeded")

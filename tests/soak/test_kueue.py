@@ -217,7 +217,7 @@ def test_a_cohort_takes_back_what_it_lent(kueue: Kueue, ns: Any) -> None:
 def test_an_elastic_job_has_the_workers_that_fit(kueue: Kueue, ns: Any) -> None:
     """[Should schedule jobs with partial admission]; preempted, it is admitted with another number of them."""
     kueue.queue(ns.namespace, "partial", {"cpu": "750m", "memory": "2Gi"}, flavors=["east"], preemption=PREEMPTION)
-    elastic = {"nodes": None, "elastic": {"min": 1, "max": 4}, "training": {"epochs": 1, "batchSize": {"global": 24}}}
+    elastic = {"workers": None, "elastic": {"min": 1, "max": 4}, "training": {"epochs": 1, "batchSize": {"global": 24}}}
     ns.create("shrinks", saves, scheduling=queued("partial", "low"), **elastic)
     status = ns.running("shrinks")
     assert (status["workers"], status["attempts"][0]["workers"]) == (3, 3)

@@ -14,8 +14,8 @@ import numpy as np
 from mptraining_api.events import Finished, Progress, parse
 from tests.testbed.forks import Fork
 
-TWO_REPLICAS = {"accelerator": {"type": "cpu", "countPerNode": 2}}
-TWO_WORKERS = {"accelerator": {"type": "cpu"}, "nodes": 2}
+TWO_REPLICAS = {"accelerator": {"type": "cpu", "countPerWorker": 2}}
+TWO_WORKERS = {"accelerator": {"type": "cpu"}, "workers": 2}
 ENDLESS = {"epochs": None, "totalSteps": 1_000_000, "stepsPerExecution": 2}
 # A start of TensorFlow takes seconds, on a busy machine tens of them.
 PATIENCE = 400.0

@@ -64,15 +64,17 @@ class Fork:
 
 
 def worker_environments(
-    job: ResolvedJob, folder: Path, number: int, *, source: Path | None, nodes: int | None = None
+    job: ResolvedJob, folder: Path, number: int, *, source: Path | None, workers: int | None = None
 ) -> list[tuple[dict[str, str], Path]]:
-    """Return environment and output file of each worker of attempt `number`, as a pod has them. `nodes` is the number
+    """Return environment and output file of each worker of attempt `number`, as a pod has them. `workers` is the number
     of an elastic job's workers.
     """
-    hosts = [f"127.0.0.1:{port}" for port in free_ports(nodes or job.processes)]
+    hosts = [f"127.0.0.1:{port}" for port in free_ports(workers or job.workers)]
     job_file = folder / f"{number}.json"
     job_file.write_text(job.to_json())
-    launched = launch(for_attempt(job, nodes=nodes), hosts=hosts, job_path=str(job_file), attempt=number, nodes=nodes)
+    launched = launch(
+        for_attempt(job, workers=workers), hosts=hosts, job_path=str(job_file), attempt=number, workers=workers
+    )
     environment = {**os.environ, **launched.environment, PROGRESS_SECONDS: "0", INCARNATION: f"i{number}"}
     if source is not None:
         environment[SOURCE_FOLDER] = str(source)

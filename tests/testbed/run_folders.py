@@ -22,7 +22,7 @@ class Story:
 
     name: str
     policy: str = "mixed_float16"
-    accelerator: str = "nvidia-tesla-t4"
+    accelerator: str = "t4"
     count: int = 2
     jit_compile: str = "Always"
     optimizer: str = "Adam"
@@ -160,7 +160,7 @@ def _job(story: Story) -> ResolvedJob:
     optimizer = {"className": story.optimizer, "config": {"learning_rate": story.learning_rate}}
     return resolved_job(
         story.name,
-        accelerator={"type": story.accelerator, "countPerNode": story.count},
+        accelerator={"type": story.accelerator, "countPerWorker": story.count},
         precision={"policy": story.policy},
         jitCompile=story.jit_compile,
         data={name: [f"gs://flowers/{name}-*.tfrecord"] for name in ("train", "validation")},

@@ -28,7 +28,7 @@ kind: MPTrainingJob
 metadata: {name: flowers}
 spec:
   accelerator: {type: cpu}
-  nodes: NODES
+  workers: WORKERS
   program: {application: {name: mlp, classes: 3}}
   data: {train: ["records/train-*.tfrecord"], validation: ["records/val-*.tfrecord"]}
   training: {epochs: EPOCHS, batchSize: {global: 64}}
@@ -62,10 +62,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def job_file(tmp_path: Path) -> Callable[..., Path]:
     """Writes flowers.yaml into a folder of its own, with empty records for it."""
 
-    def write(*, nodes: int = 1, epochs: int = 5, name: str = "flowers") -> Path:
+    def write(*, workers: int = 1, epochs: int = 5, name: str = "flowers") -> Path:
         path = tmp_path / "project" / "flowers.yaml"
         path.parent.mkdir(exist_ok=True)
-        text = JOB.replace("NODES", str(nodes)).replace("EPOCHS", str(epochs))
+        text = JOB.replace("WORKERS", str(workers)).replace("EPOCHS", str(epochs))
         path.write_text(text.replace("name: flowers", f"name: {name}"))
         for split in ("train", "val"):
             shard = path.parent / "records" / f"{split}-00000-of-00001.tfrecord"
@@ -121,7 +121,7 @@ def run_in(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         folder = tmp_path / "runs" / name
         (folder / run_folder.EVENTS).mkdir(parents=True)
-        document = parsed_job(JOB.replace("NODES", "1").replace("EPOCHS", "5")).to_document()
+        document = parsed_job(JOB.replace("WORKERS", "1").replace("EPOCHS", "5")).to_document()
         document["spec"]["training"] |= training or {}
         job = resolve(MPTrainingJob.parse(document), ClusterSettings())
         (folder / run_folder.JOB).write_text(job.to_json())

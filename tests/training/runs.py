@@ -101,7 +101,7 @@ def start(
     document = {"accelerator": {"type": "cpu"}, "output": {"uri": str(folder)}} | given
     parsed = MPTrainingJob.parse({"metadata": {"name": name}, "spec": document})
     job = with_keras_of_models(resolve(parsed, ClusterSettings()))
-    hosts = tuple(f"localhost:{number}" for number in range(job.processes))
+    hosts = tuple(f"localhost:{number}" for number in range(job.workers))
     identity = WorkerIdentity(index=worker, hosts=hosts, attempt=attempt, incarnation="a")
     stored = storage.join(str(folder), "events")
     # `keras_generations` has made the logical devices of this process.

@@ -94,7 +94,7 @@ def through_us(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         text = program if isinstance(program, str) else program.read_text(encoding="utf-8")
         (source / "train.py").write_text(text, encoding="utf-8")
         document = {
-            "accelerator": {"type": "cpu", "countPerNode": replicas},
+            "accelerator": {"type": "cpu", "countPerWorker": replicas},
             "keras": generation,
             "precision": {"policy": policy},
             "program": {"script": {"path": "train.py"}},

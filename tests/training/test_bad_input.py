@@ -274,5 +274,5 @@ def test_a_job_that_was_refused_may_be_corrected_in_the_same_folder(attempt: Att
 
 
 def test_a_promised_gpu_that_is_not_there(attempt: Attempt, capfd: pytest.CaptureFixture[str]) -> None:
-    found = attempt(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 1})
-    expect(found, r"spec\.accelerator: promised 1 x nvidia-tesla-t4 and sees 0 GPUs\. .*cpuFallback", capfd)
+    found = attempt(accelerator={"type": "t4", "countPerWorker": 1})
+    expect(found, r"spec\.accelerator: promised 1 x t4 and sees 0 GPUs\. .*cpuFallback", capfd)

@@ -146,7 +146,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     def run_job(function: str, rows: list[dict[str, Any]], sections: dict[str, Any], replicas: int) -> events.Finished:
         (tmp_path / "data.tfrecord").write_bytes(b"".join(framing.encode(encode(row)) for row in rows))
         spec = {
-            "accelerator": {"type": "cpu", "countPerNode": replicas},
+            "accelerator": {"type": "cpu", "countPerWorker": replicas},
             "program": {"function": {"entryPoint": f"programs_of_users:{function}"}},
             "data": {"train": [f"{tmp_path}/data.tfrecord"], "shuffle": {"bufferSize": 0}} | sections.get("data", {}),
             "training": {"batchSize": {"global": 8}, "epochs": 1, "seed": 7} | sections.get("training", {}),

@@ -26,7 +26,7 @@ apiVersion: mptraining.dev/v1alpha1
 kind: MPTrainingJob
 metadata: {name: shapes}
 spec:
-  accelerator: {type: nvidia-tesla-t4, countPerNode: 4}
+  accelerator: {type: t4, countPerWorker: 4}
   program: {application: {name: mlp}}
   data: {train: ["DATA/train-*.tfrecord"], validation: ["DATA/validation-*.tfrecord"]}
   training:
@@ -78,7 +78,7 @@ def test_from_yaml_to_pods() -> None:
 
     # The user writes intent only.
     job = parsed_job(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))
-    assert job.spec.accelerator.type == "nvidia-tesla-t4"
+    assert job.spec.accelerator.type == "t4"
     assert (job.spec.precision, job.spec.strategy) == (None, None)
 
     # `resolve` decides every default, with a reason.

@@ -104,7 +104,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
     wait = model_server.keep_seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
     if wait and Path(folder, run_folder.MODEL).is_dir():
         model_server.exec_keep(folder, wait)
-    _exit_process(outcome, several=job.processes > 1)
+    _exit_process(outcome, several=job.workers > 1)
     return outcome.exit_code
 
 

@@ -198,7 +198,7 @@ def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, m
         strategy=job.strategy,
         precision=precision_state.policy if precision_state else trained.policy or job.precision.policy,
         keras=job.keras,
-        workers=job.processes,
+        workers=job.workers,
         replicas_in_sync=job.replicas,
         global_batch_size=job.global_batch_size,
         step_seconds=speed,

@@ -108,7 +108,7 @@ def restore(session: Session) -> Start:
             _restore_scaler(built.scaler, state, job.precision.policy)
         built.loop.sync_after_restore()
     data, validation = context.datasets.training, context.datasets.validation
-    if job.processes > 1:
+    if job.workers > 1:
         require_agreement(
             context.strategy,
             worker.identity,
@@ -184,7 +184,7 @@ def fit(session: Session, start: Start, fit_loop: FitLoop) -> dict[str, float]:
     # A callback may have ended the training early.
     fit_loop.non_finite.require_trained(fit_loop.last_step)
     finite = fit_loop.wait_for_save()
-    if job.processes > 1 and any(mean_over_workers(built.context.strategy, [float(not finite)])):
+    if job.workers > 1 and any(mean_over_workers(built.context.strategy, [float(not finite)])):
         raise NonFinite(fit_loop.last_step, WEIGHTS_NOT_FINITE)
     return metrics
 
@@ -396,7 +396,7 @@ def train(worker: Worker, environment: MutableMapping[str, str]) -> TrainingResu
     if isinstance(kind, EnsembleJob):
         return average(worker, kind, environment)
 
-    if job.processes > 1:
+    if job.workers > 1:
         wait_for_peers(
             worker.identity,
             now=telemetry.now,
@@ -426,7 +426,7 @@ def _train_model(
     keras.set_seed(kind.training.seed)
 
     # Data
-    share = Share(worker.identity.index, job.processes)
+    share = Share(worker.identity.index, job.workers)
     datasets = open_splits(worker, kind.data, share)
     examples = kind.global_batch_size * kind.training.gradient_accumulation_steps
     batching = Batching(datasets.training.count, examples, kind.data.remainder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.resolve.attempt import divisors, possible_nodes
+from mptraining_api.resolve.attempt import divisors, possible_workers
 from mptraining_api.resolve.devices import Devices
 from mptraining_api.resolve.precision import POLICY, Keras, keras_generation
 from mptraining_api.resolved_job import Choice, ResolvedJob, ResolvedMachine
@@ -37,7 +37,7 @@ class Alternative:
 
 def describe(machine: Machine) -> str:
     """Return the machine in the words of the spec."""
-    count = f" x {machine.count_per_node}" if machine.count_per_node else ""
+    count = f" x {machine.count_per_worker}" if machine.count_per_worker else ""
     shape = f" {machine.topology}" if machine.topology else ""
     return f"{machine.type}{shape}{count} ({machine.provisioning or 'OnDemand'})"
 
@@ -86,14 +86,14 @@ def check_replicas(alternative: Alternative, first: Devices, there: Devices) -> 
         common = math.lcm(first.replicas, there.replicas)
         above = -(-size // common) * common
         raise InvalidSpec(
-            f"{alternative.field}.countPerNode",
+            f"{alternative.field}.countPerWorker",
             f"the global batch size {size} cannot be shared evenly by {_replicas(there.replicas)}",
             expected=f"a number of replicas that divides {size}, as the first choice's {first.replicas}",
-            next_step=f"Write training.batchSize: {{global: {above}}}, which suits both, or another countPerNode.",
+            next_step=f"Write training.batchSize: {{global: {above}}}, which suits both, or another countPerWorker.",
         )
     if program.script is not None and there.replicas != first.replicas:
         raise InvalidSpec(
-            f"{alternative.field}.countPerNode",
+            f"{alternative.field}.countPerWorker",
             f"{_replicas(there.replicas)} for a script, which makes its own batches",
             expected=f"{first.replicas}, as the first choice has",
             next_step="Choose machines with the same number of accelerators, or write the program as a function.",
@@ -122,17 +122,17 @@ def one_keras_generation(
 
 def check_sizes(job: ResolvedJob, others: Sequence[ResolvedMachine]) -> None:
     """Raise InvalidSpec unless an elastic job may have the same numbers of workers on all of its machines."""
-    if job.nodes_range is None:
+    if job.workers_range is None:
         return
     for index, other in enumerate(others):
-        sizes = divisors(job.nodes_range.min, job.nodes_range.max, other.replicas_per_process, job.global_batch_size)
-        if sizes != possible_nodes(job):
+        sizes = divisors(job.workers_range.min, job.workers_range.max, other.replicas_per_worker, job.global_batch_size)
+        if sizes != possible_workers(job):
             raise InvalidSpec(
-                f"{FIELD}[{index}].countPerNode",
-                f"{other.replicas_per_process} replicas on each node share the batch of {job.global_batch_size} evenly "
-                f"on {_words(sizes)} nodes, and the first choice on {_words(possible_nodes(job))}",
-                expected="the same numbers of nodes for all machines of an elastic job",
-                next_step="Take machines with the same countPerNode, or change batchSize.global.",
+                f"{FIELD}[{index}].countPerWorker",
+                f"{other.replicas_per_worker} replicas a worker share the batch of {job.global_batch_size} evenly "
+                f"on {_words(sizes)} workers, and the first choice on {_words(possible_workers(job))}",
+                expected="the same numbers of workers for all machines of an elastic job",
+                next_step="Take machines with the same countPerWorker, or change batchSize.global.",
             )
 
 

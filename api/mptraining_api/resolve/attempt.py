@@ -10,14 +10,14 @@ from mptraining_api.resolve.precision import POLICY
 from mptraining_api.resolved_job import Choice, ResolvedAccelerator, ResolvedJob, ResolvedMachine, Strategy
 from mptraining_api.status import Decision
 
-NODES = "spec.elastic"
+WORKERS = "spec.elastic"
 BATCH_SIZE = "spec.training.batchSize"
 
 
-def for_attempt(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> ResolvedJob:
+def for_attempt(job: ResolvedJob, *, machine: int = 0, workers: int | None = None) -> ResolvedJob:
     """Return what the trainer of one attempt reads.
 
-    `machine` is 0 for the first choice and k for the k-th alternative; `nodes` is the number of workers of an elastic
+    `machine` is 0 for the first choice and k for the k-th alternative; `workers` is the number of workers of an elastic
     job, by default the most. Global batch size, learning rate and the order of the records are those of the frozen job.
     The job of an attempt is its own for machine 0. Raises ValueError for a machine or a size that the job cannot have.
     """
@@ -26,16 +26,16 @@ def for_attempt(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None)
             raise ValueError(f"machine {machine} of a job with {len(job.alternatives)} alternatives")
         chosen = job.alternatives[machine - 1]
         job = job.model_copy(update={name: getattr(chosen, name) for name in ResolvedMachine.model_fields})
-    if nodes is not None and nodes != job.processes:
-        job = _with_nodes(job, nodes)
-    if not job.alternatives and job.nodes_range is None:
+    if workers is not None and workers != job.workers:
+        job = _of_workers(job, workers)
+    if not job.alternatives and job.workers_range is None:
         return job
-    return job.model_copy(update={"alternatives": (), "nodes_range": None})
+    return job.model_copy(update={"alternatives": (), "workers_range": None})
 
 
-def decisions(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> list[Decision]:
+def decisions(job: ResolvedJob, *, machine: int = 0, workers: int | None = None) -> list[Decision]:
     """Return the decisions about one attempt, as for `for_attempt`, each with its reason."""
-    attempt = for_attempt(job, machine=machine, nodes=nodes)
+    attempt = for_attempt(job, machine=machine, workers=workers)
     because = {choice.field: choice.because for choice in (*job.choices, *attempt.choices)}
     if attempt.replicas != job.replicas:
         because[BATCH_SIZE] = "the same for every machine and number of workers"
@@ -45,7 +45,7 @@ def decisions(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -
     reasons = {
         "image": (attempt.image, because.get("spec.podTemplate.image")),
         "machine": (_described(accelerator), because.get(TYPE) or alternative or because.get(PROVISIONING)),
-        "strategy": (attempt.strategy, because.get(NODES if resized else "spec.strategy")),
+        "strategy": (attempt.strategy, because.get(WORKERS if resized else "spec.strategy")),
         "precision": (attempt.precision.policy, because.get(POLICY)),
         "batchSize": (batch_size and str(batch_size), because.get(BATCH_SIZE)),
     }
@@ -57,7 +57,7 @@ def decisions(job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -
 
 
 def _described(accelerator: ResolvedAccelerator) -> str:
-    shape = accelerator.topology or f"x {accelerator.count_per_node}"
+    shape = accelerator.topology or f"x {accelerator.count_per_worker}"
     return f"{accelerator.type} {shape}" + ("" if accelerator.kind == "cpu" else f" ({accelerator.provisioning})")
 
 
@@ -66,14 +66,14 @@ def machines(job: ResolvedJob) -> tuple[ResolvedJob, ...]:
     return tuple(for_attempt(job, machine=index) for index in range(len(job.alternatives) + 1))
 
 
-def possible_nodes(job: ResolvedJob) -> tuple[int, ...]:
+def possible_workers(job: ResolvedJob) -> tuple[int, ...]:
     """Return the numbers of workers that an attempt may have, in ascending order.
 
     An elastic job skips those whose replicas do not divide the global batch size evenly.
     """
-    if job.nodes_range is None:
-        return (job.processes,)
-    return divisors(job.nodes_range.min, job.nodes_range.max, job.replicas_per_process, job.global_batch_size)
+    if job.workers_range is None:
+        return (job.workers,)
+    return divisors(job.workers_range.min, job.workers_range.max, job.replicas_per_worker, job.global_batch_size)
 
 
 def divisors(least: int, most: int, replicas: int, batch_size: int | None) -> tuple[int, ...]:
@@ -82,14 +82,14 @@ def divisors(least: int, most: int, replicas: int, batch_size: int | None) -> tu
     return tuple(size for size in sizes if batch_size is None or batch_size % (size * replicas) == 0)
 
 
-def _with_nodes(job: ResolvedJob, nodes: int) -> ResolvedJob:
-    if nodes not in possible_nodes(job):
-        raise ValueError(f"{nodes} workers of a job that may have {possible_nodes(job)}")
-    replicas = nodes * job.replicas_per_process
+def _of_workers(job: ResolvedJob, workers: int) -> ResolvedJob:
+    if workers not in possible_workers(job):
+        raise ValueError(f"{workers} workers of a job that may have {possible_workers(job)}")
+    replicas = workers * job.replicas_per_worker
     strategy: Strategy = job.strategy
     if strategy != "TPU" and job.program.is_trained_here:
-        strategy = "MultiWorkerMirrored" if nodes > 1 else "Mirrored" if replicas > 1 else "None"
-    chosen = Choice(field=NODES, value=str(nodes), because="the machines that this attempt got")
+        strategy = "MultiWorkerMirrored" if workers > 1 else "Mirrored" if replicas > 1 else "None"
+    chosen = Choice(field=WORKERS, value=str(workers), because="the machines that this attempt got")
     return job.model_copy(
-        update={"processes": nodes, "replicas": replicas, "strategy": strategy, "choices": (*job.choices, chosen)}
+        update={"workers": workers, "replicas": replicas, "strategy": strategy, "choices": (*job.choices, chosen)}
     )

@@ -1,4 +1,4 @@
-"""Devices of a job: processes, replicas per process, tf.distribute strategy.
+"""Devices of a job: workers, replicas per worker, tf.distribute strategy.
 
 `requested_devices` returns those of the spec, `without_accelerators` those of the same job after a CPU fallback.
 """
@@ -20,16 +20,16 @@ _CAPABILITY_WITHOUT_KERNELS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`processes` pods in parallel, each with `replicas_per_process` replicas of the model."""
+    """`workers` pods in parallel, each with `replicas_per_worker` replicas of the model."""
 
     accelerator: ResolvedAccelerator
-    processes: int
-    replicas_per_process: int
+    workers: int
+    replicas_per_worker: int
     choices: tuple[Choice, ...] = ()
 
     @property
     def replicas(self) -> int:
-        return self.processes * self.replicas_per_process
+        return self.workers * self.replicas_per_worker
 
 
 def requested_devices(spec: JobSpec, any_count: bool = False) -> Devices:
@@ -40,10 +40,10 @@ def requested_devices(spec: JobSpec, any_count: bool = False) -> Devices:
     type = accelerators.lookup(spec.accelerator.type)
     _check_partition(spec.accelerator, type)
     if type.kind == "tpu":
-        return _tpu(spec.accelerator, type, spec.nodes)
+        return _tpu(spec.accelerator, type, spec.workers)
     count, choices = _count(spec, type, any_count=any_count)
-    nodes = spec.elastic.max if spec.elastic else spec.nodes or 1
-    return Devices(_resolved(spec.accelerator, type, count), nodes, count, choices)
+    workers = spec.elastic.max if spec.elastic else spec.workers or 1
+    return Devices(_resolved(spec.accelerator, type, count), workers, count, choices)
 
 
 def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
@@ -61,7 +61,7 @@ def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
 
 
 def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[int, tuple[Choice, ...]]:
-    count = spec.accelerator.count_per_node
+    count = spec.accelerator.count_per_worker
     if spec.accelerator.partition:
         return 1, (Choice(field=accelerators.COUNT, value="1", because="a process uses one slice of a GPU"),)
     if count is not None:
@@ -72,7 +72,7 @@ def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[in
                 accelerators.COUNT,
                 f"no machine has {count} x {type.title}",
                 expected=offered,
-                next_step="Take the next larger count, or more nodes.",
+                next_step="Take the next larger count, or more workers.",
             )
         return count, ()
     count = type.counts[0] if type.counts else 1
@@ -83,7 +83,7 @@ def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[in
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
 
-def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None) -> Devices:
+def _tpu(wanted: Machine, type: AcceleratorType, workers: int | None) -> Devices:
     if wanted.topology is None:
         raise InvalidSpec(
             accelerators.TOPOLOGY,
@@ -92,33 +92,35 @@ def _tpu(wanted: Machine, type: AcceleratorType, nodes: int | None) -> Devices:
             next_step="A TPU slice is chosen by its topology.",
         )
     options = accelerators.chips_per_pod(type, wanted.topology)
-    chips = wanted.count_per_node or options[0]
+    chips = wanted.count_per_worker or options[0]
     if chips not in options:
         raise InvalidSpec(
-            accelerators.COUNT, f"{chips} chips per node for {type.name} {wanted.topology}", expected=_join_or(options)
+            accelerators.COUNT,
+            f"{chips} chips per worker for {type.name} {wanted.topology}",
+            expected=_join_or(options),
         )
     pods = accelerators.pods(wanted.topology, chips)
     if pods > 1:
         single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
         raise InvalidSpec(
             accelerators.TOPOLOGY,
-            f"{wanted.topology} with {chips} chips per node spans {pods} hosts, on which TensorFlow cannot train",
-            expected=f"one host: {_join_or(single)}" if single else "an accelerator that fits on one host",
+            f"{wanted.topology} with {chips} chips per worker spans {pods} machines, on which TensorFlow cannot train",
+            expected=f"one machine: {_join_or(single)}" if single else "an accelerator that fits on one machine",
             next_step="Take a smaller topology.",
         )
-    if nodes not in (None, 1):
+    if workers not in (None, 1):
         raise InvalidSpec(
-            "spec.nodes",
-            f"{nodes}, but {wanted.topology} is one host",
-            expected="no nodes for a TPU, whose topology decides them",
-            next_step="Leave nodes out.",
+            "spec.workers",
+            f"{workers}, but {wanted.topology} is one machine",
+            expected="no workers for a TPU, whose topology decides them",
+            next_step="Leave workers out.",
         )
     choices: tuple[Choice, ...] = ()
-    if wanted.count_per_node is None:
+    if wanted.count_per_worker is None:
         because = f"a machine of a {wanted.topology} slice has {chips} chips"
         if len(options) > 1:
             because = (
-                f"{wanted.topology} comes with {_join_or(options)} chips on a machine; {chips} keeps it on one host"
+                f"{wanted.topology} comes with {_join_or(options)} chips on a machine; {chips} keeps it on one machine"
             )
         choices = (Choice(field=accelerators.COUNT, value=str(chips), because=because),)
     return Devices(_resolved(wanted, type, chips), 1, chips * type.replicas_per_device, choices)
@@ -129,7 +131,7 @@ def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAcc
         type=type.name,
         kind=type.kind,
         title=type.title,
-        count_per_node=count,
+        count_per_worker=count,
         topology=wanted.topology,
         provisioning=wanted.provisioning.value if wanted.provisioning else "OnDemand",
         reservation=wanted.reservation,
@@ -153,7 +155,7 @@ def check_kernels(spec: JobSpec, devices: Devices) -> None:
 
 
 def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
-    """Return the devices without accelerators: two logical devices on one host, or one on each of several hosts.
+    """Return the devices without accelerators: two logical devices on one worker, or one on each of several.
 
     `splits_in_two`: whether the job can have two replicas (its global batch is divisible by 2, and it uses a strategy).
     """
@@ -161,18 +163,18 @@ def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
     if before.kind == "cpu":
         return devices
     cpu = accelerators.lookup("cpu")
-    processes = devices.processes
+    workers = devices.workers
     # Two logical devices give the strategy several replicas, as accelerators do; MultiWorkerMirroredStrategy would use
     # only one of them.
-    count = 2 if processes == 1 and splits_in_two else 1
+    count = 2 if workers == 1 and splits_in_two else 1
     accelerator = ResolvedAccelerator(
-        type=cpu.name, kind="cpu", title=cpu.title, count_per_node=count, asked_for=before.type
+        type=cpu.name, kind="cpu", title=cpu.title, count_per_worker=count, asked_for=before.type
     )
     because = (
         f"{FELL_BACK}: there is no {before.title} here and cpuFallback is on; the global batch size stays as it was"
     )
     choice = Choice(field=accelerators.TYPE, value="cpu", because=because)
-    return Devices(accelerator, processes, count, (*devices.choices, choice))
+    return Devices(accelerator, workers, count, (*devices.choices, choice))
 
 
 def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
@@ -182,20 +184,20 @@ def strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     kind, title = devices.accelerator.kind, devices.accelerator.title
     if kind == "tpu":
         picked: Strategy = "TPU"
-        because = f"{title} on one host"
+        because = f"{title} on one worker"
     elif spec.program.prediction is not None:
         picked = "Mirrored"
         because = "each worker predicts records of its own"
-    elif devices.processes > 1:
+    elif devices.workers > 1:
         picked = "MultiWorkerMirrored"
-        because = f"{devices.processes} hosts"
+        because = f"{devices.workers} workers"
     elif devices.replicas == 1:
         # A reduction over one device copies its tensors, and in a strategy's scope a script's own loop fails.
         picked = "None"
         because = "one device"
     else:
         picked = "Mirrored"
-        because = f"one host with {devices.replicas} devices"
+        because = f"one worker with {devices.replicas} devices"
     return picked, Choice(field="spec.strategy", value=picked, because=because)
 
 

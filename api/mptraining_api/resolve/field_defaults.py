@@ -34,13 +34,13 @@ def _none(meaning: str) -> Default:
 
 
 _OPERATOR = "of the operator's settings"
-_TPU_BATCH = accelerators.lookup("tpu-v5-lite-podslice").multiple
+_TPU_BATCH = accelerators.lookup("v5e").multiple
 _LEARNING_RATE = (defaults.ADAM.config or {})["learning_rate"]
 
 # By the path below spec; [] for the items of a list. Without an entry, an absent field has no effect.
 DEFAULTS: Mapping[str, Default] = MappingProxyType(
     {
-        "accelerator.countPerNode": Default(
+        "accelerator.countPerWorker": Default(
             "1 for cpu; the smallest machine's number of GPUs; for a TPU, by the topology"
         ),
         "accelerator.provisioning": _value("OnDemand"),
@@ -50,12 +50,12 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "accelerator.reservation": _none("provisioning: Reservation requires it"),
         "accelerator.partition": _none("whole GPUs"),
         "accelerator.alternatives": _none("the job waits for its one kind of machine"),
-        "accelerator.alternatives[].countPerNode": Default("as for accelerator.countPerNode"),
+        "accelerator.alternatives[].countPerWorker": Default("as for accelerator.countPerWorker"),
         "accelerator.alternatives[].provisioning": Default("OnDemand"),
         "accelerator.alternatives[].reservation": _none("provisioning: Reservation requires it"),
         "accelerator.alternatives[].partition": _none("whole GPUs"),
-        "nodes": _value(1),
-        "elastic": _none("nodes are fixed"),
+        "workers": _value(1),
+        "elastic": _none("workers are fixed"),
         "strategy": _value("Auto"),
         "precision.policy": _value(
             "Auto", ": float32 on CPUs, mixed_float16 on GPUs with Tensor Cores, mixed_bfloat16 on TPUs"
@@ -63,7 +63,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "precision.lossScale.mode": _value("Dynamic"),
         "precision.lossScale.value": _value(INITIAL_LOSS_SCALE),
         "jitCompile": _value("Auto", ": on TPUs, and on GPUs in mixed precision"),
-        "keras": _value("Auto", ": Keras3, but Legacy on TPUs and for scripts on several nodes"),
+        "keras": _value("Auto", ": Keras3, but Legacy on TPUs and for scripts on several workers"),
         "program.application.weights": Default("none, which initializes them at random", "none"),
         "program.application.classes": Default("from the data's manifest"),
         "program.application.freezeBase": Default("false", value=False),

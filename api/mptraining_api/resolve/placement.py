@@ -80,8 +80,8 @@ def placement(
     return Placement(
         node_selector=selector,
         node_affinity=affinity,
-        resources=dict.fromkeys(_resource(accelerator, type, platform, single=single), accelerator.count_per_node),
-        requests=default_requests(type.name, accelerator.count_per_node, platform.name, part=_part(accelerator)),
+        resources=dict.fromkeys(_resource(accelerator, type, platform, single=single), accelerator.count_per_worker),
+        requests=default_requests(type.name, accelerator.count_per_worker, platform.name, part=_part(accelerator)),
         tolerations=tuple(_tolerations(accelerator, type, platform)),
         pack_by=platform.topology if pack else None,
     )

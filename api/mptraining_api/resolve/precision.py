@@ -35,19 +35,19 @@ def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
     MultiWorkerMirroredStrategy (keras#20585). Raises InvalidSpec if the spec requests Keras3 there.
     """
     tpu = requested.accelerator.kind == "tpu"
-    several_hosts = spec.program.script is not None and requested.processes > 1
-    if spec.keras == "Keras3" and (tpu or (several_hosts and spec.strategy != "None")):
-        found = "on a TPU" if tpu else f"for a script on {requested.processes} nodes, where its model.fit fails"
+    several_workers = spec.program.script is not None and requested.workers > 1
+    if spec.keras == "Keras3" and (tpu or (several_workers and spec.strategy != "None")):
+        found = "on a TPU" if tpu else f"for a script on {requested.workers} workers, where its model.fit fails"
         raise InvalidSpec(
             "spec.keras", f"'Keras3' {found}", expected="Legacy or Auto", next_step="Write keras: Legacy (tf_keras)."
         )
     if spec.keras in ("Keras3", "Legacy"):
         picked: Keras = "Keras3" if spec.keras == "Keras3" else "Legacy"
         because = ASKED_FOR
-    elif tpu or several_hosts:
+    elif tpu or several_workers:
         picked = "Legacy"
         because = (
-            "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several hosts works in tf_keras only"
+            "Keras 3 has no TPUStrategy" if tpu else "a script's model.fit on several workers works in tf_keras only"
         )
     else:
         picked, because = "Keras3", "the current Keras works here"

@@ -24,13 +24,13 @@ from mptraining_api.resolve.runtimes import Chosen, Runtimes, with_runtime
 from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
-    NodesRange,
     Placement,
     ProfileSteps,
     ResolvedCheckpoint,
     ResolvedExport,
     ResolvedJob,
     ResolvedMachine,
+    WorkersRange,
 )
 from mptraining_api.rules import check
 from mptraining_api.spec import JobSpec, MPTrainingJob, Program, other_controller
@@ -102,8 +102,8 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         precision=first.precision,
         jit_compile=first.jit_compile,
         keras=keras,
-        processes=first.processes,
-        replicas_per_process=first.replicas_per_process,
+        workers=first.workers,
+        replicas_per_worker=first.replicas_per_worker,
         replicas=first.replicas,
         global_batch_size=batch_size,
         learning_rate=rate,
@@ -122,7 +122,7 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         runtime=None if chosen.name == DEFAULT else chosen.name,
         pod_template=spec.pod_template,
         scheduling=spec.scheduling,
-        nodes_range=NodesRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
+        workers_range=WorkersRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
         choices=(
             *chosen.choices,
             *_controller_choice(spec),
@@ -146,7 +146,7 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
     """Return the numbers of workers of an elastic job as a choice."""
     if spec.elastic is None or batch_size is None:
         return ()
-    sizes = divisors(spec.elastic.min, spec.elastic.max, devices.replicas_per_process, batch_size)
+    sizes = divisors(spec.elastic.min, spec.elastic.max, devices.replicas_per_worker, batch_size)
     because = f"the numbers of workers whose replicas share {batch_size} examples evenly; the batch stays as it is"
     return (Choice(field="spec.elastic", value=", ".join(map(str, sizes)), because=because),)
 
@@ -158,7 +158,7 @@ def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
 
 
 def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:
-    """Return the devices that the processes have: those of a CPU in a cluster without accelerators."""
+    """Return the devices that the workers have: those of a CPU in a cluster without accelerators."""
     if not settings.cpu_fallback:
         return wanted
     return without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
@@ -179,8 +179,8 @@ def _machine(
         strategy=picked_strategy,
         precision=resolved_precision,
         jit_compile=jit,
-        processes=devices.processes,
-        replicas_per_process=devices.replicas_per_process,
+        workers=devices.workers,
+        replicas_per_worker=devices.replicas_per_worker,
         replicas=devices.replicas,
         image=_image(spec, images, devices),
         placement=_placement(spec, settings, devices),
@@ -202,7 +202,7 @@ def _alternative(
 
 
 def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:
-    packed = spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.processes > 1
+    packed = spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.workers > 1
     found = placement(devices.accelerator, settings.node_labels, settings.mig_strategy, pack=packed)
     return with_claim(found, devices.accelerator, settings.device_classes)
 
@@ -228,7 +228,7 @@ def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
 
 
 def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
-    """Return whether a CPU fallback on one host may use two replicas for this job."""
+    """Return whether a CPU fallback on one worker may use two replicas for this job."""
     if spec.program.script is None:
         # Without a batch size, the program trains nothing.
         return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0

@@ -163,10 +163,10 @@ def refusals(defaults: dict[str, str], runtimes: dict[str, Runtime]) -> list[Inv
         InvalidValue(
             "a limit on the namespace, whose jobs may have other runtimes",
             next_step=f"Move it to runtimes.{DEFAULT}.limits.",
-            path=("runtimes", name, "limits", "nodesPerNamespace"),
+            path=("runtimes", name, "limits", "workersPerNamespace"),
         )
         for name, runtime in runtimes.items()
-        if name != DEFAULT and runtime.limits.nodes_per_namespace is not None
+        if name != DEFAULT and runtime.limits.workers_per_namespace is not None
     ]
     expected = f"one of {', '.join(sorted(runtimes))}" if runtimes else "no name, since there are no runtimes"
     return misplaced + [

@@ -68,12 +68,12 @@ _TPU = matching("type", TPU_NAMES, "on a TPU")
 _GPU = replace(~given("type", "cpu") & ~_TPU, words="on a GPU")
 _MACHINE_RULES = (
     requires("topology", when=_TPU, because="such as 2x4"),
-    forbids("topology", when=~_TPU, because="as countPerNode and nodes say how many there are"),
+    forbids("topology", when=~_TPU, because="as countPerWorker and workers say how many there are"),
     requires("reservation", when=given("provisioning", "Reservation")),
     requires("provisioning", "Reservation", when=given("reservation")),
     forbids("provisioning", "FlexStart", when=given("type", "cpu"), because="as it is for GPUs and TPUs"),
     forbids("partition", when=~_GPU, fix="Remove it, or choose a GPU."),
-    allows("countPerNode", 1, when=given("partition"), because="as a process can use one slice only"),
+    allows("countPerWorker", 1, when=given("partition"), because="as a process can use one slice only"),
 )
 _FROZEN = given("application.freezeBase", True)
 _WITHOUT_WEIGHTS = given("application.name", "mlp", "cnn")
@@ -84,9 +84,9 @@ _TRAINED = _PREDICTION | _ENSEMBLE
 _TPU_JOB = matching("accelerator.type", TPU_NAMES, "on a TPU")
 _COMPILED = _TPU_JOB | given("jitCompile", "Always")
 _SEVERAL_CPU_NODES = given("accelerator.type", "cpu") & Condition(
-    "self.?elastic.?max.orValue(self.?nodes.orValue(1)) > 1",
-    lambda spec: (spec.elastic.max if spec.elastic else spec.nodes or 1) > 1,
-    "on several nodes",
+    "self.?elastic.?max.orValue(self.?workers.orValue(1)) > 1",
+    lambda spec: (spec.elastic.max if spec.elastic else spec.workers or 1) > 1,
+    "on several workers",
 )
 _RECORDS = "Name the records under data.train, of a prediction under data.predict."
 
@@ -206,7 +206,7 @@ JOB_RULES: tuple[Rule, ...] = (
         requires("data.validation", when=_ENSEMBLE, because="on which it is evaluated"),
         forbids("training", when=_TRAINED, because="which trains nothing"),
         allows("precision.policy", "Auto", "float32", when=_TRAINED, because="as models are exported under float32"),
-        allows("nodes", 1, when=_ENSEMBLE),
+        allows("workers", 1, when=_ENSEMBLE),
         forbids("checkpoint.everySteps", when=_SCRIPT, because="which is saved at the end of its epochs"),
         forbids("precision.policy", "Measure", when=_SCRIPT, because="whose model is not known beforehand"),
         forbids("data.preprocess", "auto", when=_FUNCTION, because="whose preprocessing is not known by name"),
@@ -223,13 +223,13 @@ JOB_RULES: tuple[Rule, ...] = (
             _first_ragged,
         ),
         requires("output", when=given("training.resume", "Required"), because="whose uri is the run folder"),
-        allows("nodes", 1, when=_TPU_JOB, because="whose topology decides them", fix="Choose accelerator.topology."),
-        at_most_one("nodes", "elastic"),
-        forbids("elastic", when=_TPU_JOB, because="whose topology decides its nodes"),
+        allows("workers", 1, when=_TPU_JOB, because="whose topology decides them", fix="Choose accelerator.topology."),
+        at_most_one("workers", "elastic"),
+        forbids("elastic", when=_TPU_JOB, because="whose topology decides its workers"),
         requires("elastic", when=given("runPolicy.resizeSeconds")),
         allows("scheduling.gang", "Auto", "None", when=given("elastic"), because="which takes the workers that come"),
         forbids("elastic", when=_SCRIPT | _TRAINED, because="whose batches the trainer does not make"),
-        allows("accelerator.countPerNode", 1, when=_SEVERAL_CPU_NODES, because="of which one logical device is used"),
+        allows("accelerator.countPerWorker", 1, when=_SEVERAL_CPU_NODES, because="of which one logical device is used"),
         forbids("jitCompile", "Never", when=_TPU_JOB, because="which computes only what XLA compiled"),
         requires("accelerator.alternatives", when=given("accelerator.tryForSeconds")),
         rule(

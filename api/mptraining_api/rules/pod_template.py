@@ -63,7 +63,7 @@ _VARIABLE = matches(
 )
 # nvidia.com/ includes a part of a GPU (nvidia.com/mig-1g.5gb) and a shared one (nvidia.com/gpu.shared).
 _NO_DEVICES = [
-    without_keys(field, "nvidia.com/", "google.com/tpu", because="which spec.accelerator.countPerNode decides")
+    without_keys(field, "nvidia.com/", "google.com/tpu", because="which spec.accelerator.countPerWorker decides")
     for field in ("resources.requests", "resources.limits")
 ]
 _NO_HOST = [

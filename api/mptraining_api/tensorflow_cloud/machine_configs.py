@@ -45,15 +45,15 @@ class AcceleratorType(enum.Enum):
 # Canonical names in the catalogue. Types without an entry are no longer available.
 CATALOGUE = {
     AcceleratorType.NO_ACCELERATOR: "cpu",
-    AcceleratorType.NVIDIA_TESLA_V100: "nvidia-tesla-v100",
-    AcceleratorType.NVIDIA_TESLA_T4: "nvidia-tesla-t4",
-    AcceleratorType.TPU_V3: "tpu-v3-device",
-    AcceleratorType.NVIDIA_L4: "nvidia-l4",
-    AcceleratorType.NVIDIA_TESLA_A100: "nvidia-tesla-a100",
-    AcceleratorType.NVIDIA_A100_80GB: "nvidia-a100-80gb",
-    AcceleratorType.NVIDIA_H100_80GB: "nvidia-h100-80gb",
-    AcceleratorType.TPU_V5E: "tpu-v5-lite-podslice",
-    AcceleratorType.TPU_V6E: "tpu-v6e-slice",
+    AcceleratorType.NVIDIA_TESLA_V100: "v100",
+    AcceleratorType.NVIDIA_TESLA_T4: "t4",
+    AcceleratorType.TPU_V3: "v3",
+    AcceleratorType.NVIDIA_L4: "l4",
+    AcceleratorType.NVIDIA_TESLA_A100: "a100",
+    AcceleratorType.NVIDIA_A100_80GB: "a100-80gb",
+    AcceleratorType.NVIDIA_H100_80GB: "h100",
+    AcceleratorType.TPU_V5E: "v5e",
+    AcceleratorType.TPU_V6E: "v6e",
 }
 
 # Replacements of types that are no longer available, with at least as much memory: K80 12 GB and P4 8 GB by T4 16 GB,

@@ -38,8 +38,8 @@ def for_value(path: FieldPath, value: object) -> str:
 def _elsewhere(names: list[str], value: object) -> str:
     """Return the sentence about a value that belongs in another field; empty if it is not known."""
     match names:
-        case [*_, "nodes"] if range_ := _range(value):
-            return f"Write elastic: {range_} in spec, without nodes."
+        case [*_, "workers"] if range_ := _range(value):
+            return f"Write elastic: {range_} in spec, without workers."
         case ["runtimes" | "defaultRuntimes", *_] if value == "None":
             return "None is reserved: runtime: None in a job means no runtime. Choose another name."
     return ""
@@ -57,7 +57,7 @@ def _rate(value: object) -> str:
 
 
 def _gpus(value: object) -> str:
-    return f"Write accelerator: {{type: nvidia-tesla-t4, countPerNode: {value if isinstance(value, int) else 1}}}"
+    return f"Write accelerator: {{type: t4, countPerWorker: {value if isinstance(value, int) else 1}}}"
 
 
 def _mixed(value: object) -> str:
@@ -74,7 +74,7 @@ _UNKNOWN: dict[str, Callable[[object], str]] = {
     **dict.fromkeys(("mixedprecision", "fp16", "amp", "dtype", "policy", "dtypepolicy"), _mixed),
     **dict.fromkeys(
         ("workers", "replicas", "numworkers"),
-        lambda value: f"Write nodes: {value if isinstance(value, int) else 2} in spec.",
+        lambda value: f"Write workers: {value if isinstance(value, int) else 2} in spec.",
     ),
     "model": lambda value: (
         f"Write program: {{application: {{name: {value if isinstance(value, str) else 'ResNet50'}}}}}"
@@ -125,7 +125,7 @@ def _shuffle(value: object) -> str:
 
 
 def _range(value: object) -> str:
-    """Return the range of nodes that {min: 2, max: 8} or text such as 2-8 means; empty for other values."""
+    """Return the range of workers that {min: 2, max: 8} or text such as 2-8 means; empty for other values."""
     if isinstance(value, dict):
         return f"{{min: {value.get('min', 1)}, max: {value.get('max', 2)}}}"
     found = re.fullmatch(r"\s*(\d+)\s*(?:-|:|,|\.\.|to)\s*(\d+)\s*", value) if isinstance(value, str) else None

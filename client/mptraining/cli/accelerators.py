@@ -42,7 +42,7 @@ def rows() -> list[dict[str, Any]]:
             "memoryGiB": each.memory_gib,
             "autoPolicy": automatic_policy(each)[0],
             "policies": list(each.policies),
-            "perNode": list(each.counts) or list(each.topologies)[:4],
+            "perWorker": list(each.counts) or list(each.topologies)[:4],
             "slices": list(each.partitions),
             "nodeLabels": [
                 name

@@ -73,10 +73,10 @@ def summary(report: Report) -> str:
     """Return one line with the program and the accelerators."""
     job = report.job
     accelerator = job.accelerator
-    most = f"{job.processes} nodes with " if job.processes > 1 else ""
-    nodes = f"{job.nodes_range.min} to {most}" if job.nodes_range is not None else most
-    shape = accelerator.topology or str(accelerator.count_per_node)
-    return f"{report.path}: {job.name} trains {program_text(job)} on {nodes}{shape} x {accelerator.title}"
+    most = f"{job.workers} workers with " if job.workers > 1 else ""
+    workers = f"{job.workers_range.min} to {most}" if job.workers_range is not None else most
+    shape = accelerator.topology or str(accelerator.count_per_worker)
+    return f"{report.path}: {job.name} trains {program_text(job)} on {workers}{shape} x {accelerator.title}"
 
 
 def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
@@ -111,14 +111,14 @@ def show(report: Report, console: Console) -> None:
 
 
 def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
-    """Return (machine, provisioning, strategy, policy, nodes x replicas, examples per replica) of each machine."""
+    """Return (machine, provisioning, strategy, policy, workers x replicas, examples per replica) of each machine."""
     return [
         (
-            f"{each.accelerator.topology or each.accelerator.count_per_node} x {each.accelerator.title}",
+            f"{each.accelerator.topology or each.accelerator.count_per_worker} x {each.accelerator.title}",
             each.accelerator.provisioning,
             each.strategy,
             each.precision.policy,
-            f"{each.processes} x {each.replicas_per_process}",
+            f"{each.workers} x {each.replicas_per_worker}",
             str(each.per_replica_batch_size or ""),
         )
         for each in attempt.machines(job)
@@ -132,7 +132,7 @@ def _machines(job: ResolvedJob) -> Table:
         "provisioning",
         "strategy",
         "precision",
-        "nodes x replicas",
+        "workers x replicas",
         "examples per replica",
     ):
         table.add_column(name, overflow="fold")

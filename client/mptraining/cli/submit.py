@@ -38,9 +38,9 @@ def submit(
             help="cpu, t4, v100, …: `mptj accelerators`.", metavar="TYPE", autocompletion=completion.accelerators
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(help="Accelerators on each node.", min=1, metavar="N")] = None,
+    count: Annotated[int | None, typer.Option(help="Accelerators of each worker.", min=1, metavar="N")] = None,
     topology: Annotated[str | None, typer.Option(help="Topology of a TPU, such as 2x4.", metavar="AxB")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Machines.", min=1, metavar="N")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker pods.", min=1, metavar="N")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Use Spot machines, which may be preempted.")] = False,
     precision: Annotated[
         str | None,
@@ -91,7 +91,7 @@ def submit(
         accelerator=accelerator,
         count=count,
         topology=topology,
-        nodes=nodes,
+        workers=workers,
         spot=spot,
         precision=precision,
         data=tuple(data or ()),

@@ -25,7 +25,7 @@ class Flags:
     accelerator: str | None = None
     count: int | None = None
     topology: str | None = None
-    nodes: int | None = None
+    workers: int | None = None
     spot: bool = False
     precision: str | None = None
     data: tuple[str, ...] = ()
@@ -69,10 +69,10 @@ def document(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str,
     Raises InvalidSpec for an unknown accelerator.
     """
     accelerator: dict[str, Any] = {"type": accelerators.canonical_name(flags.accelerator or "cpu")}
-    accelerator |= _without_none(topology=flags.topology, countPerNode=flags.count)
+    accelerator |= _without_none(topology=flags.topology, countPerWorker=flags.count)
     if flags.spot:
         accelerator["provisioning"] = "Spot"
-    spec: dict[str, Any] = {"accelerator": accelerator, **_without_none(nodes=flags.nodes)}
+    spec: dict[str, Any] = {"accelerator": accelerator, **_without_none(workers=flags.workers)}
     if flags.precision:
         spec["precision"] = {"policy": flags.precision}
     spec["program"] = dict(program)

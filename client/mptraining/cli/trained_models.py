@@ -28,7 +28,7 @@ _ARGUMENTS = {
     "spec.program.prediction.batchSize": "--batch-size",
     "spec.program.prediction.evaluate": "--evaluate",
     "spec.accelerator.type": "--accelerator",
-    "spec.nodes": "--nodes",
+    "spec.workers": "--workers",
 }
 # The run folder of a prediction beside its file; deleted when the file is complete.
 _RUN = ".run"
@@ -67,7 +67,9 @@ def predict(
             autocompletion=completion.accelerators,
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Worker processes, or machines.", min=1, metavar="N")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes here, pods in a cluster.", min=1, metavar="N")
+    ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Predict on the cluster, as a job.")] = False,
     name: Annotated[str | None, typer.Option(help="The job's name.", metavar="NAME")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; predict nothing.")] = False,
@@ -80,7 +82,7 @@ def predict(
 
     mptj predict runs/flowers "records/test-*.tfrecord" --to predictions.parquet
 
-    mptj predict gs://bucket/flowers "gs://bucket/test-*" --to gs://bucket/predictions.parquet --submit --nodes 4
+    mptj predict gs://bucket/flowers "gs://bucket/test-*" --to gs://bucket/predictions.parquet --submit --workers 4
 
     The same command continues an interrupted prediction.
     """
@@ -101,7 +103,7 @@ def predict(
             [located(each) for each in records],
             name=name,
             accelerator={"type": canonical_name(accelerator)} if accelerator else accelerator_of(model),
-            nodes=nodes,
+            workers=workers,
             prediction={"to": target, "key": key, "batchSize": batch_size, "evaluate": evaluate or None},
             data=data,
             skip_bad=skip_bad,

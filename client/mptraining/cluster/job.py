@@ -231,7 +231,7 @@ class Job(dict[str, str | None]):
         except ClusterProblem:
             return None
         attempt = (status.get("attempts") or [{}])[-1]
-        return for_attempt(ResolvedJob.read(text), machine=attempt.get("machine") or 0, nodes=attempt.get("workers"))
+        return for_attempt(ResolvedJob.read(text), machine=attempt.get("machine") or 0, workers=attempt.get("workers"))
 
     @property
     def run_folder(self) -> str | None:

@@ -313,7 +313,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
 def row(seen: JobView, now: float) -> tuple[str, ...]:
     """Return the job as a table row: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
     accelerator = current_machine(seen)
-    count = accelerator.get("topology") or accelerator.get("countPerNode") or 1
+    count = accelerator.get("topology") or accelerator.get("countPerWorker") or 1
     progress = seen.status.progress
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
     metrics = "  ".join(f"{each.name} {_number(each.value)}" for each in (progress.metrics or () if progress else ()))

@@ -15,8 +15,8 @@ _XLA = {"Always": "on", "WherePossible": "where possible", "Never": "off"}
 # Fields of job.json that are no setting, or that a named setting below shows.
 _NOT_COMPARED = (
     *("version", "name", "image", "placement", "source", "output", "choices", "accelerator", "strategy", "jitCompile"),
-    *("alternatives", "nodesRange"),
-    *("keras", "processes", "replicas", "replicasPerProcess", "globalBatchSize", "precision.policy"),
+    *("alternatives", "workersRange"),
+    *("keras", "workers", "replicas", "replicasPerWorker", "globalBatchSize", "precision.policy"),
     *("training.optimizer", "training.epochs", "training.totalSteps", "training.seed", "learningRate.factor"),
 )
 

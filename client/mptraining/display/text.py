@@ -234,9 +234,9 @@ def header(job: ResolvedJob, *, folder: str) -> list[str]:
     rows += [(each.field.removeprefix("spec."), each.value, each.because) for each in shown]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     wide[1] = min(wide[1], 28)
-    processes = f" in {job.processes} processes" if job.processes > 1 else ""
+    workers = f" on {job.workers} workers" if job.workers > 1 else ""
     return [
-        f"{job.name}: {program_text(job)} on {job.accelerator.title}{processes}",
+        f"{job.name}: {program_text(job)} on {job.accelerator.title}{workers}",
         *(f"  {field:<{wide[0]}}  {value:<{wide[1]}}  {because}".rstrip() for field, value, because in rows),
     ]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mptraining_api import accelerators
 from mptraining_api.pods.images import has_moving_tag
-from mptraining_api.resolve.attempt import divisors, possible_nodes
+from mptraining_api.resolve.attempt import divisors, possible_workers
 from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec
@@ -40,10 +40,10 @@ def without_effect(spec: JobSpec, job: ResolvedJob) -> list[str]:
     """Return a sentence for each field of the spec that changes nothing in the job that it resolves to."""
     sentences = []
     scheduling = spec.scheduling
-    if scheduling is not None and job.processes == 1:
+    if scheduling is not None and job.workers == 1:
         fields = {"gang": scheduling.gang, "topology": scheduling.topology}
         sentences += [
-            f"scheduling.{name}: {value} changes nothing for a job of one pod: leave it out, or take more nodes."
+            f"scheduling.{name}: {value} changes nothing for a job of one pod: leave it out, or take more workers."
             for name, value in fields.items()
             if value in ("Coscheduling", "Volcano", "Pack")
         ]
@@ -84,13 +84,13 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
 
 
 def _one_size(job: ResolvedJob) -> Iterator[str]:
-    if job.nodes_range is None or len(possible_nodes(job)) > 1:
+    if job.workers_range is None or len(possible_workers(job)) > 1:
         return
-    least, most = job.nodes_range.min, job.nodes_range.max
-    fewer = divisors(1, least - 1, job.replicas_per_process, job.global_batch_size)
+    least, most = job.workers_range.min, job.workers_range.max
+    fewer = divisors(1, least - 1, job.replicas_per_worker, job.global_batch_size)
     since = "" if least == most else f", {most}, since the others cannot share {job.global_batch_size} examples evenly"
     wider = f"min: {fewer[-1]}" if fewer else "a larger max"
-    yield f"elastic: {{min: {least}, max: {most}}} has one number of nodes{since}: write nodes: {most}, or {wider}."
+    yield f"elastic: {{min: {least}, max: {most}}} has one number of workers{since}: write workers: {most}, or {wider}."
 
 
 def _file_locations(job: ResolvedJob) -> Iterator[str]:
@@ -98,8 +98,8 @@ def _file_locations(job: ResolvedJob) -> Iterator[str]:
     if application is not None and application.weights == "imagenet":
         yield ("weights: imagenet is downloaded by every pod: without internet, give the URI of a weights file.")
     paths = [uri for uri in ((*job.data.train, *job.data.predict) if job.data else ()) if "://" not in uri]
-    if paths and job.processes > 1:
-        yield f"{paths[0]} is a path: the same files must be mounted in all {job.processes} pods."
+    if paths and job.workers > 1:
+        yield f"{paths[0]} is a path: the same files must be mounted in all {job.workers} pods."
 
 
 def _image(job: ResolvedJob) -> Iterator[str]:
@@ -186,13 +186,13 @@ def _batches(job: ResolvedJob) -> dict[int, int]:
     total = job.global_batch_size
     if total is None:
         return {}
-    if job.nodes_range is None:
-        return {job.processes: total // job.replicas}
-    return {nodes: total // (nodes * job.replicas_per_process) for nodes in reversed(possible_nodes(job))}
+    if job.workers_range is None:
+        return {job.workers: total // job.replicas}
+    return {workers: total // (workers * job.replicas_per_worker) for workers in reversed(possible_workers(job))}
 
 
 def _with_workers(job: ResolvedJob, workers: int) -> str:
-    return "" if job.nodes_range is None else f" with {workers} worker{'s' * (workers > 1)}"
+    return "" if job.workers_range is None else f" with {workers} worker{'s' * (workers > 1)}"
 
 
 def _metrics(job: ResolvedJob) -> Iterator[str]:

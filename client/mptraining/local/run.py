@@ -1,7 +1,7 @@
 """Local run of one job (`mptj run FILE`) with the processes, environment and run folder of a run on a cluster.
 
 The module makes paths absolute, resolves the job for this machine's accelerators, decides the attempt from the run
-folder, and starts one worker process per node.
+folder, and starts one process per worker.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def inherited_environment(job: ResolvedJob, environment: Mapping[str, str]) -> d
     if job.keras == "Keras3":
         # The variable decides which Keras tf.keras is, which must come from the job.
         kept.pop("TF_USE_LEGACY_KERAS", None)
-    if job.accelerator.kind == "cpu" and job.program.script is not None and job.replicas_per_process > 1:
+    if job.accelerator.kind == "cpu" and job.program.script is not None and job.replicas_per_worker > 1:
         # TensorFlow 2.21's oneDNN aborts in MklMaxPoolingGradOp ("int32 expected, got float") for tensorflow-cloud's
         # mnist example on two CPU devices, under plain MirroredStrategy too.
         kept.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -315,7 +315,7 @@ def _kept_output(job: ResolvedJob, attempt: int, incarnation: str, display: Disp
 
     return [
         LogWriter(job.output, partial(run_folder.log_file, attempt, incarnation, worker), on_failure=warn)
-        for worker in range(job.processes)
+        for worker in range(job.workers)
     ]
 
 
@@ -368,10 +368,10 @@ def _workers(
     stopped_by_user: Path,
     inherited: Mapping[str, str],
 ) -> list[Worker]:
-    hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.processes)]
+    hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.workers)]
     launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command, job_created=created)
     job_file.write_text(launched.job_file, encoding="utf-8")
-    shares_gpus = job.accelerator.kind == "gpu" and job.processes > 1
+    shares_gpus = job.accelerator.kind == "gpu" and job.workers > 1
     return [
         Worker(
             index,
@@ -382,11 +382,11 @@ def _workers(
                 inherited=inherited_environment(job, inherited),
                 incarnation=incarnation,
                 folder=source_folder(job, path.absolute().parent),
-                gpus=job.accelerator.count_per_node if shares_gpus else None,
+                gpus=job.accelerator.count_per_worker if shares_gpus else None,
             )
             | {STOPPED_BY_USER_FILE: str(stopped_by_user)},
         )
-        for index in range(job.processes)
+        for index in range(job.workers)
     ]
 
 

@@ -107,8 +107,8 @@ def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str]) -> list[M
     known = catalogue().get(canonical_type(str(wanted.get("type"))))
     if parallel == 1 or not gpus or known is None or known.kind != "gpu":
         return [{}] * parallel
-    each = _largest(spec, "accelerator.countPerNode", wanted.get("countPerNode"))
-    each *= _largest(spec, "nodes", spec.job.get("nodes"))
+    each = _largest(spec, "accelerator.countPerWorker", wanted.get("countPerWorker"))
+    each *= _largest(spec, "workers", spec.job.get("workers"))
     if each * parallel > len(gpus):
         found = f"{parallel}: each trial needs {each} GPU{'s' if each > 1 else ''}, and this machine has {len(gpus)}"
         raise InvalidSpec("--parallel", found, expected=f"at most {max(1, len(gpus) // each)}")

@@ -150,7 +150,7 @@ def _devices(sweep: MPTrainingSweep) -> tuple[int, str]:
     trial = Trial(number=1, job=f"{sweep.metadata.name}-1", state=TrialState.PROPOSED, parameters=values)
     parsed = MPTrainingJob.parse(job_document(sweep, trial))
     job = resolve(parsed, machine_settings(this_machine())(parsed.spec.accelerator.type))
-    count = job.processes if job.accelerator.kind == "cpu" else job.processes * job.accelerator.count_per_node
+    count = job.workers if job.accelerator.kind == "cpu" else job.workers * job.accelerator.count_per_worker
     return count, job.accelerator.title
 
 

@@ -39,7 +39,7 @@ class InvalidArgument(InvalidSpec, ValueError):
 class RunArguments:
     """Validated arguments of `run` with every "auto" resolved.
 
-    `machine` is the machine of every node; `nodes` includes the chief. `custom_shape`: the user chose CPU cores or
+    `machine` is the machine of every worker; `workers` includes the chief. `custom_shape`: the user chose CPU cores or
     memory. `image` is the image of the pods, None for the operator's default; `asked_image` is the image that the user
     named, for which the program was written. `bucket` is for packages that are too large for a ConfigMap.
     `any_machine`: the user named no machine, so that `machine` is tensorflow-cloud's default.
@@ -50,7 +50,7 @@ class RunArguments:
     distributed: bool
     machine: MachineConfig
     custom_shape: bool
-    nodes: int
+    workers: int
     entry_point_args: tuple[str, ...]
     labels: Mapping[str, str]
     service_account: str | None
@@ -89,7 +89,7 @@ def check_arguments(
         raise InvalidArgument(
             f'Invalid `distribution_strategy` input. Expected "auto" or None. Received {distribution_strategy}.'
         )
-    machine, nodes, about_machines = _machines(chief_config, worker_config, count)
+    machine, workers, about_machines = _machines(chief_config, worker_config, count)
     custom_shape = _has_custom_shape(machine)
     machine, replaced = _with_current_accelerator(machine)
     _check_labels(job_labels or {})
@@ -112,7 +112,7 @@ def check_arguments(
         distributed=distribution_strategy == "auto",
         machine=machine,
         custom_shape=custom_shape,
-        nodes=nodes,
+        workers=workers,
         entry_point_args=tuple(str(each) for each in entry_point_args or ()),
         labels=dict(job_labels or {}),
         service_account=service_account or None,
@@ -143,7 +143,7 @@ def _check_files(entry_point: object, requirements_txt: object) -> None:
 
 
 def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig, int, list[str]]:
-    """Return the machine of every node, the number of nodes, and notes."""
+    """Return the machine of every worker, the number of workers, and notes."""
     automatic = COMMON_MACHINE_CONFIGS["T4_1X"]
     for name, value in (("chief_config", chief), ("worker_config", worker)):
         if value != "auto" and not isinstance(value, MachineConfig):
@@ -166,7 +166,7 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
             )
         _refuse_unavailable(others, "worker_config")
         return others, 1, ["a TPU job has no chief beside its TPU machine: chief_config is not used"]
-    # All nodes of a job are equal, so an "auto" config takes the value of the other one.
+    # All workers of a job are equal, so an "auto" config takes the value of the other one.
     machine = first or (others if count else None) or automatic
     _refuse_unavailable(machine, "chief_config" if first else "worker_config")
     kinds = [(each.accelerator, each.accelerator_count) for each in (machine, others or machine)]
@@ -175,7 +175,7 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
         if _is_small_chief(machine, others):
             return others, count, [_without_chief(machine, others, count)]
         raise InvalidArgument(
-            "Invalid `worker_config` input. Expected the accelerators of `chief_config`, as all nodes of a job are "
+            "Invalid `worker_config` input. Expected the accelerators of `chief_config`, as all workers of a job are "
             f"alike. Received {others}.",
             next_step="Give chief_config and worker_config the same MachineConfig.",
         )
@@ -196,8 +196,8 @@ def _is_small_chief(chief: MachineConfig, workers: MachineConfig) -> bool:
 
 def _without_chief(chief: MachineConfig, workers: MachineConfig, count: int) -> str:
     small = f"{chief.accelerator_count} x {chief.accelerator.value}" if chief.accelerator_count else "a CPU"
-    nodes = f"{count} node{'s' * (count > 1)} with {workers.accelerator_count} x {workers.accelerator.value}"
-    return f"all nodes of a job are alike: it asks for {nodes}, and not for the chief with {small}"
+    pods = f"{count} worker{'s' * (count > 1)} with {workers.accelerator_count} x {workers.accelerator.value}"
+    return f"all workers of a job are alike: it asks for {pods}, and not for the chief with {small}"
 
 
 def _refuse_unavailable(machine: MachineConfig, argument: str) -> None:

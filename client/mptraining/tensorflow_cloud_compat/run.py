@@ -41,8 +41,8 @@ def document(
     if arguments.labels:
         metadata["labels"] = dict(arguments.labels)
     decided: dict[str, Any] = {"accelerator": _accelerator(arguments.machine)}
-    if arguments.nodes > 1:
-        decided["nodes"] = arguments.nodes
+    if arguments.workers > 1:
+        decided["workers"] = arguments.workers
     if not arguments.distributed:
         decided["strategy"] = "None"
     decided["program"] = dict(program)
@@ -81,15 +81,15 @@ def _accelerator(machine: MachineConfig) -> dict[str, Any]:
     if kind.is_tpu:
         found["topology"] = _topology(machine)
     elif kind is not AcceleratorType.NO_ACCELERATOR:
-        found["countPerNode"] = count
+        found["countPerWorker"] = count
     elif count > 1:
         # Logical CPU devices; tensorflow-cloud has no equivalent.
-        found["countPerNode"] = count
+        found["countPerWorker"] = count
     return found
 
 
 def _topology(machine: MachineConfig) -> str:
-    """Return the topology of the single-host slice with that number of chips, or cores (v3: two per chip)."""
+    """Return the topology of the slice of one machine with that number of chips, or cores (v3: two per chip)."""
     type = accelerators.lookup(CATALOGUE[machine.accelerator])
     on_one_host = {
         accelerators.chips(name) * type.replicas_per_device: name

@@ -25,7 +25,7 @@ _EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 def own_job(name: str, workers: int) -> Object:
     """Return an MPTrainingJob of so many workers."""
     data = {"train": ["gs://bench/train-*.tfrecord"]}
-    return document(name, nodes=workers, data=data, output={"uri": f"gs://bench/{name}"}, training=None)
+    return document(name, workers=workers, data=data, output={"uri": f"gs://bench/{name}"}, training=None)
 
 
 _GENERATED = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")

@@ -20,7 +20,7 @@ def document(name: str, *, train: str, batch: int, training: dict[str, Any], rep
         "kind": "MPTrainingJob",
         "metadata": {"name": name},
         "spec": {
-            "accelerator": {"type": "cpu", "countPerNode": replicas},
+            "accelerator": {"type": "cpu", "countPerWorker": replicas},
             "program": {"application": {"name": "mlp", "classes": 10}},
             "data": {"train": [train]},
             "training": {"batchSize": {"perReplica": batch}, **training},

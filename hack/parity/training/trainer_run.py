@@ -90,13 +90,13 @@ def job_of(
     output: str,
     *,
     replicas: int,
-    nodes: int,
+    workers: int,
 ) -> ResolvedJob:
     """Return the program as a job. Raises InvalidSpec."""
     names = labels_of(arrays)
     accelerator: dict[str, Any] = {"type": "cpu"}
     if replicas > 1:
-        accelerator["countPerNode"] = replicas
+        accelerator["countPerWorker"] = replicas
     data: dict[str, Any] = {
         "train": [records_of(arrays, records)],
         "features": features_of(arrays),
@@ -131,8 +131,8 @@ def job_of(
         "checkpoint": {"everySteps": 1_000_000},
         "output": {"uri": output},
     }
-    if nodes > 1:
-        spec["nodes"] = nodes
+    if workers > 1:
+        spec["workers"] = workers
     elif replicas == 1:
         spec["strategy"] = program.strategy
     return resolve(MPTrainingJob.parse({"metadata": {"name": "parity"}, "spec": spec}), ClusterSettings())
@@ -153,17 +153,17 @@ def train(
     began = time.monotonic()
     said: list[Any] = []
     _published.clear()
-    nodes = len(identity.hosts) if identity else 1
+    workers = len(identity.hosts) if identity else 1
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch, ExitStack() as ends:
         folder = output or scratch
         try:
-            job = job_of(program, arrays, validation, records, folder, replicas=replicas, nodes=nodes)
+            job = job_of(program, arrays, validation, records, folder, replicas=replicas, workers=workers)
             identity = identity or WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
             telemetry = Telemetry(identity, None, stream=io.StringIO())
             telemetry.listeners.append(said.append)
             worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 0.0, ends)
             # TensorFlow finds the other workers by TF_CONFIG, which the trainer sets.
-            trainer_train.train(worker, os.environ if nodes > 1 else {})
+            trainer_train.train(worker, os.environ if workers > 1 else {})
         except Exception as error:  # noqa: BLE001 - any program may fail in any way
             started = any(isinstance(event, events.Started) for event in said)
             text = f"{type(error).__name__}: {one_line(error)}"
@@ -175,8 +175,8 @@ def train(
             module.keras.mixed_precision.set_global_policy("float32")
             sys.stdout.flush()
     begun = next(event for event in said if isinstance(event, events.Started))
-    if begun.replicas_in_sync != replicas * nodes:
-        return Numbers(failed=f"{begun.replicas_in_sync} replicas, expected {replicas * nodes}")
+    if begun.replicas_in_sync != replicas * workers:
+        return Numbers(failed=f"{begun.replicas_in_sync} replicas, expected {replicas * workers}")
     weights = tuple(_published[-1]) if _published else ()
     reports = [event for event in said if isinstance(event, events.Progress)]
     by_epoch = {event.epoch: event.metrics for event in reports}

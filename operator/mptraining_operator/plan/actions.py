@@ -18,20 +18,20 @@ from mptraining_api.status import JobStatus
 class StartAttempt:
     """Create what is missing of the namespace's shared objects and the job's ConfigMap, then the Indexed Job.
 
-    `job` is the frozen job; `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+    `job` is the frozen job; `machine` and `workers` are those of the attempt, as for `resolve.attempt.for_attempt`.
     `image` is what an earlier attempt ran, if it is not the frozen job's.
     """
 
     number: int
     job: ResolvedJob
     machine: int = 0
-    nodes: int | None = None
+    workers: int | None = None
     image: str = ""
 
     @property
     def attempt_job(self) -> ResolvedJob:
         """The job of this attempt."""
-        return for_attempt(self.job, machine=self.machine, nodes=self.nodes)
+        return for_attempt(self.job, machine=self.machine, workers=self.workers)
 
 
 @dataclass(frozen=True, slots=True)

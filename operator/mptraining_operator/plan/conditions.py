@@ -106,14 +106,16 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
 
 def new_attempt(start: StartAttempt, now: float) -> Attempt:
     """Return the attempt that begins with `start`, with its machine and size where those may change."""
-    return Attempt(number=start.number, machine=start.machine or None, workers=start.nodes, start_time=format_time(now))
+    return Attempt(
+        number=start.number, machine=start.machine or None, workers=start.workers, start_time=format_time(now)
+    )
 
 
 def resolved_fields(start: StartAttempt) -> dict[str, object]:
     """Return the status fields that report the job of an attempt."""
     return {
-        "resolved": decisions(start.job, machine=start.machine, nodes=start.nodes),
-        "workers": start.attempt_job.processes,
+        "resolved": decisions(start.job, machine=start.machine, workers=start.workers),
+        "workers": start.attempt_job.workers,
         "replicas_in_sync": start.attempt_job.replicas,
     }
 

@@ -66,7 +66,7 @@ def _pending_since(began: float, snapshot: Snapshot, status: JobStatus, why: str
 def deadline_before(due: float, snapshot: Snapshot, status: JobStatus, why: str) -> Deadline | None:
     """Return the deadline that ends a job whose last attempt has ended, and whose next one may start at `due`.
 
-    None if the next attempt may start before it; a wait for the nodes of the namespace after `due` has no deadline.
+    None if the next attempt may start before it; a wait for the workers of the namespace after `due` has no deadline.
     """
     # `end.with_uncharged_end` counts the pause as well.
     pending = _pending_since(due, snapshot, status, why) if has_never_run(status) else None

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mptraining_api import outcomes
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus
 from mptraining_operator.plan import conditions, end
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, Plan, ReadJobFile, StartProbe
-from mptraining_operator.plan.capacity import nodes
-from mptraining_operator.plan.capacity.nodes import Resize, Size
+from mptraining_operator.plan.capacity import worker_count
+from mptraining_operator.plan.capacity.worker_count import Resize, Size
 from mptraining_operator.plan.snapshot import SeenBatchJob, Snapshot
 
 
 def _ended(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
-    outcome, workers = outcomes.RESIZED, "1 worker" if resize.nodes == 1 else f"{resize.nodes} workers"
+    outcome, workers = outcomes.RESIZED, "1 worker" if resize.workers == 1 else f"{resize.workers} workers"
     message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
     status = end.with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
-    # `nodes.next_size` reads the workers.
-    status = status.model_copy(update={"workers": resize.nodes})
+    # `worker_count.next_size` reads the workers.
+    status = status.model_copy(update={"workers": resize.workers})
     return Plan(
         status=status,
         actions=end.end_current_attempt(snapshot, status),
@@ -37,7 +37,7 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     status, probe = found.status or snapshot.status, snapshot.probe
     if status is None:
         return found
-    size = Size(keep=nodes.keeps_probe(status))
+    size = Size(keep=worker_count.keeps_probe(status))
     actions: tuple[Action, ...] = ()
     attempt = conditions.current_attempt(status)
     elastic = snapshot.job is not None and snapshot.job.spec.elastic is not None
@@ -50,7 +50,7 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
             known = text is not None or read in found.actions
             return found if known else replace(found, actions=(*found.actions, read))
         job, batch_job = ResolvedJob.read(text), snapshot.batch_job(attempt.number)
-        size = nodes.decide(possible_nodes(job), snapshot, status, batch_job, now) if batch_job else Size()
+        size = worker_count.decide(possible_workers(job), snapshot, status, batch_job, now) if batch_job else Size()
         if size.resize is not None and batch_job is not None:
             return _ended(snapshot, status, batch_job, size.resize, now)
         if size.create:

@@ -73,7 +73,7 @@ def of_refusal(message: str, namespace: str) -> str:
         )
     if quota := _QUOTA.search(message):
         return (
-            f"It starts when others have ended; or lower nodes or {_FIELD}, or raise the quota: "
+            f"It starts when others have ended; or lower workers or {_FIELD}, or raise the quota: "
             f"kubectl describe quota {quota[1]} --namespace {namespace}"
         )
     return _first(_REFUSED, message) or _REFUSED_OTHERWISE
@@ -88,7 +88,7 @@ def of_placement(message: str, namespace: str, selector: Mapping[str, str], requ
     lacking = dict.fromkeys(name for name in _INSUFFICIENT.findall(message) if name in requests)
     if lacking:
         asked = ", ".join(f"{requests[name]} {name}" for name in lacking)
-        steps.append(f"Each worker requests {asked}; lower accelerator.countPerNode or {_FIELD}, or add machines.")
+        steps.append(f"Each worker requests {asked}; lower accelerator.countPerWorker or {_FIELD}, or add machines.")
     # The taint of a control plane is in most messages: alone it explains the wait.
     return " ".join(steps) or _first(_UNPLACED, message).format(namespace=namespace)
 

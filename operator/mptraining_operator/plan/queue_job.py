@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from mptraining_api import outcomes
 from mptraining_api.problems import Problem
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.spec import MANAGED_BY_OPERATOR, Scheduling
 from mptraining_api.status import JobStatus, Phase
 from mptraining_operator.plan import conditions, waiting
@@ -72,8 +72,8 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
             return _given_up(snapshot, status, start, due.message, now)
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
-    # Its nodes are reserved in the namespace, since the queue may admit it at any time.
-    after = _with_queued(snapshot, status, now).model_copy(update={"workers": start.attempt_job.processes})
+    # Its workers are reserved in the namespace, since the queue may admit it at any time.
+    after = _with_queued(snapshot, status, now).model_copy(update={"workers": start.attempt_job.workers})
     return Plan(status=after, actions=actions, wake_at=wake)
 
 
@@ -94,7 +94,7 @@ def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
     except Problem:
         # JoinQueue reports it.
         return ""
-    return admission_digest(built, start.job.scheduling or Scheduling(), possible_nodes(start.job)[0])
+    return admission_digest(built, start.job.scheduling or Scheduling(), possible_workers(start.job)[0])
 
 
 def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal: Refusal, now: float) -> Plan:
@@ -105,7 +105,7 @@ def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal
             status = conditions.with_attempt_started(status, start, now, snapshot.generation)
         return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
     waits = waiting.with_wait(snapshot, status, found, now, "Warning")
-    status = (waits.status or status).model_copy(update={"workers": start.attempt_job.processes})
+    status = (waits.status or status).model_copy(update={"workers": start.attempt_job.workers})
     again = waiting.retry_at(refusal, snapshot.created)
     actions = (JoinQueue(start, _digest(snapshot, start)),) if now >= again else ()
     return replace(waits, status=status, actions=actions, wake_at=again)

@@ -245,8 +245,8 @@ class Snapshot:
     # Since when progress reports are received without interruption: earlier silence may be an outage of the operator.
     # None: progress reports are disabled.
     reports_since: float | None = None
-    # Nodes of the other jobs in this namespace.
-    other_nodes: int = 0
+    # Workers of the other jobs in this namespace.
+    other_workers: int = 0
     # The Job that holds the job's place in its queue.
     queue_job: SeenBatchJob | None = None
 

@@ -15,13 +15,13 @@ from mptraining_api.limit_rules import check_limits
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.pods.images import has_moving_tag
 from mptraining_api.problems import OutsideLimits, Problem
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.plan import conditions, end, queue_job, waiting
 from mptraining_operator.plan.actions import Action, EventRecord, Plan, ReadJobFile, StartAttempt
-from mptraining_operator.plan.capacity import machines, nodes
+from mptraining_operator.plan.capacity import machines, worker_count
 from mptraining_operator.plan.deadlines import deadline_before, earliest_deadline
 from mptraining_operator.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.plan.snapshot import Snapshot
@@ -29,7 +29,7 @@ from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.resources.job_objects import job_digest
 from mptraining_operator.resources.volumes import outlives_pod
 
-# Seconds between checks for free nodes: the end of another job does not queue the jobs that wait for its nodes.
+# Seconds between checks for free workers: the end of another job does not queue the jobs that wait for its workers.
 NODE_CHECK_SECONDS = 5.0
 
 
@@ -49,9 +49,9 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
             outcome = outcomes.OUTSIDE_LIMITS
             failed = conditions.with_finished(status, outcome, str(problem), now, snapshot.generation)
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
-    most = limits.jobs.nodes_per_namespace
-    workers = start.attempt_job.processes
-    if most is None or workers <= nodes.held(status) or snapshot.other_nodes + workers <= most:
+    most = limits.jobs.workers_per_namespace
+    workers = start.attempt_job.workers
+    if most is None or workers <= worker_count.held(status) or snapshot.other_workers + workers <= most:
         return None
     return _wait_for_room(snapshot, status, workers, most, now)
 
@@ -59,7 +59,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
     found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
     waits = waiting.with_wait(snapshot, status, found, now)
-    # Sweeps leave so many nodes to the job. Other jobs use its quota meanwhile.
+    # Sweeps leave so many workers to the job. Other jobs use its quota meanwhile.
     status = (waits.status or status).model_copy(update={"workers": workers})
     return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
 
@@ -178,17 +178,17 @@ def create_children(  # noqa: PLR0911 - a row of cases
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job
-    again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, nodes=attempt.workers)
+    again_as = machines.start_of(attempt.number, job, machine=attempt.machine or 0, workers=attempt.workers)
     if job_digest(snapshot.lookups.job_text or "") != status.job_digest:
         # The operator was stopped before it created the ConfigMap, or somebody deleted that or edited the status.
         text = snapshot.lookups.job_text or job.to_json()
         frozen = {**conditions.resolved_fields(again_as), "job_digest": job_digest(text)}
         return Plan(status=written.model_copy(update=frozen), job_text=text)
     start = _within_admission(snapshot, again_as)
-    if start.nodes != attempt.workers:
-        size = {"workers": start.nodes}
+    if start.workers != attempt.workers:
+        size = {"workers": start.workers}
         attempts = [*(written.attempts or [])[:-1], attempt.model_copy(update=size)]
-        written = written.model_copy(update={"attempts": attempts, "workers": start.attempt_job.processes})
+        written = written.model_copy(update={"attempts": attempts, "workers": start.attempt_job.workers})
         status = status.model_copy(update={"attempts": written.attempts})
     if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
         return queued
@@ -201,11 +201,11 @@ def _within_admission(snapshot: Snapshot, start: StartAttempt) -> StartAttempt:
 
     A fixed number of workers stays.
     """
-    if start.nodes is None:
+    if start.workers is None:
         return start
-    sizes = possible_nodes(start.job)
-    fits = nodes.largest(sizes, min(start.nodes, nodes.most_allowed(snapshot, sizes)))
-    return replace(start, nodes=fits or sizes[0])
+    sizes = possible_workers(start.job)
+    fits = worker_count.largest(sizes, min(start.workers, worker_count.most_allowed(snapshot, sizes)))
+    return replace(start, workers=fits or sizes[0])
 
 
 def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
@@ -216,8 +216,8 @@ def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
 
 def _intend(snapshot: Snapshot, status: JobStatus, start: StartAttempt, text: str, now: float) -> Plan:
     """Record the next attempt, which runs the resolved job of that text, or why it has to wait."""
-    if start.job.nodes_range is not None:
-        start = replace(start, nodes=nodes.next_size(possible_nodes(start.job), snapshot, status))
+    if start.job.workers_range is not None:
+        start = replace(start, workers=worker_count.next_size(possible_workers(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
     waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
     if waiting_plan is not None:
@@ -237,7 +237,7 @@ def _pinned_image(snapshot: Snapshot, job: ResolvedJob) -> str:
 def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tuple[EventRecord, ...]:
     number, job = start.number, start.attempt_job
     kind = job.accelerator.asked_for or job.accelerator.type
-    workers = f"{job.processes} worker" + ("s" if job.processes > 1 else "")
+    workers = f"{job.workers} worker" + ("s" if job.workers > 1 else "")
     replicas = f"{job.replicas} replica" + ("s" if job.replicas > 1 else "")
     strategy = "" if job.strategy == "None" else f"{job.strategy} over "
     how = f"{strategy}{replicas}, {job.precision.policy}"

@@ -43,7 +43,7 @@ _REFUSED = {
 # Seconds between attempts to create a rejected child: a quota is rarely freed soon.
 _SHORTEST_RETRY = 2.0
 _LONGEST_RETRY = 60.0
-# Reported before an attempt starts: the limit nodesPerNamespace is reached.
+# Reported before an attempt starts: the limit workersPerNamespace is reached.
 NAMESPACE_FULL = "NamespaceFull"
 # Reported while pods of a node that is not ready are past their grace period.
 NODE_NOT_READY = "NodeNotReady"
@@ -356,11 +356,11 @@ def _previous(snapshot: Snapshot, reason: str) -> Wait | None:
     return Wait(snapshot.status.phase, before.reason, before.message)
 
 
-def namespace_full(phase: Phase, nodes: int, most: int) -> Wait:
-    """Describe a job that waits for nodes of its namespace; without the number in use, which changes frequently."""
+def namespace_full(phase: Phase, workers: int, most: int) -> Wait:
+    """Describe a job that waits for workers of its namespace; without the number in use, which changes frequently."""
     message = (
-        f"{nodes} node{'s' if nodes > 1 else ''} would be more than the {most} of this namespace "
-        "(runtimes.default.limits.nodesPerNamespace): it starts when other jobs have ended, whichever job fits first"
+        f"{workers} worker{'s' if workers > 1 else ''} would be more than the {most} of this namespace "
+        "(runtimes.default.limits.workersPerNamespace): it starts when other jobs have ended, whichever job fits first"
     )
     return Wait(phase, NAMESPACE_FULL, message)
 

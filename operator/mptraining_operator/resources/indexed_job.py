@@ -87,14 +87,14 @@ def indexed_job(
     max_to_keep: int | None = None,
     gang: Gang | None = None,
     machine: int = 0,
-    nodes: int | None = None,
+    workers: int | None = None,
     admitted: Admitted | None = None,
     avoided_nodes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Build the Job of one attempt from the frozen job, and from nothing else of the spec but `max_to_keep`.
 
     `digest` is that of job.json, and `max_to_keep` the current number of checkpoints, by default that of the frozen
-    job. `machine` and `nodes` are those of the attempt, as for `resolve.attempt.for_attempt`.
+    job. `machine` and `workers` are those of the attempt, as for `resolve.attempt.for_attempt`.
 
     With a `gang` a scheduler places its pods together, by a PodGroup of the same name.
 
@@ -102,8 +102,8 @@ def indexed_job(
 
     Raises InvalidSpec for a pod template that cannot be merged with the operator's.
     """
-    job = for_attempt(job, machine=machine, nodes=nodes)
-    pods = _Pods(owner, job, digest, max_to_keep, settings, attempt, machine, nodes, gang, avoided_nodes)
+    job = for_attempt(job, machine=machine, workers=workers)
+    pods = _Pods(owner, job, digest, max_to_keep, settings, attempt, machine, workers, gang, avoided_nodes)
     built = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -117,8 +117,8 @@ def indexed_job(
         },
         "spec": {
             "completionMode": "Indexed",
-            "completions": job.processes,
-            "parallelism": job.processes,
+            "completions": job.workers,
+            "parallelism": job.workers,
             # The first worker that fails ends the attempt, and no single worker is replaced. Unlike backoffLimit,
             # these limits keep the pods with their logs and exit codes.
             "backoffLimitPerIndex": 0,
@@ -138,7 +138,7 @@ def indexed_job(
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """The pods of one attempt: `machine` and `nodes` are the attempt's."""
+    """The pods of one attempt: `machine` and `workers` are the attempt's."""
 
     owner: Owner
     job: ResolvedJob
@@ -147,7 +147,7 @@ class _Pods:
     settings: PodSettings
     attempt: int
     machine: int
-    nodes: int | None
+    workers: int | None
     gang: Gang | None
     avoided_nodes: tuple[str, ...]
 
@@ -183,7 +183,7 @@ class _Pods:
                 "labels": {
                     **(written.labels or {}),
                     **self.labels,
-                    **({names.PEERS: "true"} if self.job.processes > 1 else {}),
+                    **({names.PEERS: "true"} if self.job.workers > 1 else {}),
                     **pod_labels(self.gang, group),
                 },
                 # Eviction of one worker by the cluster autoscaler restarts all of them.
@@ -256,18 +256,18 @@ class _Pods:
         # The API server refuses two constraints with the same pair.
         pair = ("topologyKey", "whenUnsatisfiable")
         taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
-        return [*([own] if self.job.processes > 1 and not taken else []), *theirs]
+        return [*([own] if self.job.workers > 1 and not taken else []), *theirs]
 
     def _launch(self) -> Launch:
         """Return the launch, with the digest of the job file and a field that was changed since the job was frozen."""
         owner, job = self.owner, self.job
         launched = launch(
             job,
-            hosts=names.hosts(owner.name, owner.namespace, self.attempt, job.processes),
+            hosts=names.hosts(owner.name, owner.namespace, self.attempt, job.workers),
             job_path=f"{JOB_FOLDER}/{JOB_FILE}",
             attempt=self.attempt,
             machine=self.machine,
-            nodes=self.nodes,
+            workers=self.workers,
             job_uid=owner.uid,
             job_created=owner.created,
         )
@@ -283,7 +283,7 @@ class _Pods:
         mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
         init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
         own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
-        gpus = job.accelerator.count_per_node if job.accelerator.kind == "gpu" else 0
+        gpus = job.accelerator.count_per_worker if job.accelerator.kind == "gpu" else 0
         with self._reading():
             check_collisions(written, own)
             trainer = self._container(names.TRAINER_CONTAINER, launched.command)
@@ -354,7 +354,7 @@ def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
     """Return the claim of the pod's accelerators, if they are of a DeviceClass."""
     if job.placement.device_class is None:
         return {}
-    template = claim_template(owner, job.placement.device_class, job.accelerator.count_per_node)
+    template = claim_template(owner, job.placement.device_class, job.accelerator.count_per_worker)
     claim = {"name": names.CLAIM, "resourceClaimTemplateName": template["metadata"]["name"]}
     return {"resourceClaims": [claim]}
 

@@ -64,10 +64,10 @@ def queue_job(job: str) -> str:
     return f"{job}-queue"
 
 
-def hosts(job: str, namespace: str, attempt: int, processes: int) -> tuple[str, ...]:
+def hosts(job: str, namespace: str, attempt: int, workers: int) -> tuple[str, ...]:
     """Return host:port of each worker, ordered by index."""
     domain = f"{SERVICE}.{namespace}.svc"
-    return tuple(f"{batch_job(job, attempt)}-{index}.{domain}:{TRAINER_PORT}" for index in range(processes))
+    return tuple(f"{batch_job(job, attempt)}-{index}.{domain}:{TRAINER_PORT}" for index in range(workers))
 
 
 def audience(namespace: str, uid: str) -> str:

@@ -59,7 +59,7 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
     Docker's default of 64 MiB is too small for NCCL; NVIDIA recommends 1 GiB (`--shm-size=1g`, NCCL's troubleshooting
     guide). The limit reserves no memory; pages in use count against the container's memory limit.
     """
-    return f"{accelerator.count_per_node if accelerator.kind == 'gpu' else 1}Gi"
+    return f"{accelerator.count_per_worker if accelerator.kind == 'gpu' else 1}Gi"
 
 
 def own_volumes(

@@ -70,17 +70,17 @@ class _Memory:
     refusals: Refusals = field(default_factory=Refusals)
     tokens: float = _MOST_SAVED
     counted_at: float = 0.0
-    # By generation: the parsed spec, and the nodes of a trial.
+    # By generation: the parsed spec, and the workers of a trial.
     generation: int = -1
     sweep: MPTrainingSweep | None = None
-    nodes: int = 1
+    workers: int = 1
     # Of the last proposal.
     proposal_seconds: float = _FIRST_PROPOSAL_SECONDS
     # The status by its version.
     status: tuple[int, SweepStatus] | None = None
     # Ends of trials, in seconds since 1970, that no creation has followed yet.
     ends: deque[float] = field(default_factory=deque)
-    # Whether it has fewer trials than it may have, and whether it was reported that it waits for nodes.
+    # Whether it has fewer trials than it may have, and whether it was reported that it waits for workers.
     wants: bool = False
     waits: bool = False
 
@@ -88,7 +88,7 @@ class _Memory:
 class SweepReconciler(Reconciler):
     """`cluster` writes behind the fence of the term; `jobs` has the jobs of `job_stream`, which `wake_job` queues.
 
-    `nodes_per_namespace` is the limit of that name, None for none. `clock` is in seconds since 1970, `monotonic` for
+    `workers_per_namespace` is the limit of that name, None for none. `clock` is in seconds since 1970, `monotonic` for
     durations. `check` returns the mistakes of a sweep on that cluster, or None.
     """
 
@@ -106,7 +106,7 @@ class SweepReconciler(Reconciler):
         job_stream: Stream,
         *,
         platform: NodePlatform,
-        nodes_per_namespace: int | None,
+        workers_per_namespace: int | None,
         recorder: EventRecorder,
         metrics: Metrics,
         wake_job: Callable[[Key], None],
@@ -122,7 +122,7 @@ class SweepReconciler(Reconciler):
         self._jobs = jobs
         self._applier = SweepApplier(cluster, self._sweeps, jobs, wake_job=wake_job, recorder=recorder, clock=clock)
         self._turns = Turns(
-            jobs, most=nodes_per_namespace, clock=monotonic, wake_sweep=self.queue.add, wake_job=wake_job
+            jobs, most=workers_per_namespace, clock=monotonic, wake_sweep=self.queue.add, wake_job=wake_job
         )
         self._cluster = cluster
         self._propose = propose
@@ -258,7 +258,7 @@ class SweepReconciler(Reconciler):
             self._applier.emit(stored, EventRecord("SpecUnreadable", problem, "Warning"))
         memory.sweep, memory.generation = sweep, stored.generation
         if sweep is not None:
-            memory.nodes = _nodes(sweep.spec, self._platform.settings)
+            memory.workers = _trial_workers(sweep.spec, self._platform.settings)
 
     def _status(self, stored: StoredSweep, memory: _Memory) -> SweepStatus | None:
         if memory.status is None or memory.status[0] != stored.version:
@@ -297,7 +297,7 @@ class SweepReconciler(Reconciler):
         if not memory.wants:
             self._turns.leave(stored.uid)
             return 0 if self._turns.limited else budget
-        granted = self._turns.grant(stored, memory.nodes)
+        granted = self._turns.grant(stored, memory.workers)
         return budget if granted is None else min(budget, granted)
 
     def _timed(self, memory: _Memory, spec: SweepSpec, trials: Sequence[Trial]) -> dict[str, Any] | None:
@@ -311,8 +311,8 @@ class SweepReconciler(Reconciler):
         waits = not any(each.state in _UNDECIDED for each in status.trials or ())
         if waits and not memory.waits:
             message = (
-                "the nodes of this namespace are in use, or other jobs wait for them "
-                "(runtimes.default.limits.nodesPerNamespace): a trial starts when it is the turn of this sweep"
+                "the workers of this namespace are in use, or other jobs wait for them "
+                "(runtimes.default.limits.workersPerNamespace): a trial starts when it is the turn of this sweep"
             )
             self._applier.emit(stored, EventRecord(NAMESPACE_FULL, message))
         memory.waits = waits
@@ -369,10 +369,10 @@ def _wants_trials(spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, Trial
     return len(trials) < max_trials(spec) or early_stopping(spec)
 
 
-def _nodes(spec: SweepSpec, settings: ClusterSettings) -> int:
-    """Return the nodes of one trial, by the job as it is written: 1 if it is complete with its parameters alone."""
+def _trial_workers(spec: SweepSpec, settings: ClusterSettings) -> int:
+    """Return the workers of one trial, by the job as it is written: 1 if it is complete with its parameters alone."""
     try:
-        return resolve(MPTrainingJob.parse({"metadata": {"name": "trial"}, "spec": spec.job}), settings).processes
+        return resolve(MPTrainingJob.parse({"metadata": {"name": "trial"}, "spec": spec.job}), settings).workers
     except Problem:
-        nodes = spec.job.get("nodes")
-        return nodes if isinstance(nodes, int) and nodes > 0 else 1
+        workers = spec.job.get("workers")
+        return workers if isinstance(workers, int) and workers > 0 else 1

@@ -1,8 +1,8 @@
-"""Turns of the sweeps of a namespace whose nodes are limited (limits.nodesPerNamespace).
+"""Turns of the sweeps of a namespace whose workers are limited (limits.workersPerNamespace).
 
-A sweep creates a trial only when there are nodes for it. Without turns the sweep whose trial has just ended would take
-its nodes again at once, and another sweep, or a job that waits, would never get any. The sweep with the fewest nodes is
-the next, of equal ones the one whose last trial is the oldest; if its trials are larger than what is free, the others
+A sweep creates a trial only when there are workers for it. Without turns the sweep whose trial has just ended takes
+its workers again at once, and another sweep, or a job that waits, never gets any. The sweep with the fewest is the
+next, of equal ones the one whose last trial is the oldest; if its trials are larger than what is free, the others
 wait until it has them. Sweeps take nothing that a waiting job outside of sweeps can use.
 """
 
@@ -16,7 +16,7 @@ from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.sweeps.cache import StoredSweep
 from mptraining_operator.watch.cache import Cache
 
-# Seconds until a sweep that waits for nodes looks again.
+# Seconds until a sweep that waits for workers looks again.
 LOOK_AGAIN = 1.0
 # Seconds after which a sweep that has not looked again no longer waits.
 _FORGOTTEN = 10 * LOOK_AGAIN
@@ -24,7 +24,7 @@ _FORGOTTEN = 10 * LOOK_AGAIN
 
 @dataclass(slots=True)
 class _Contender:
-    """A sweep: the nodes of one trial, when one was granted last, and when it last asked in vain."""
+    """A sweep: the workers of one trial, when one was granted last, and when it last asked in vain."""
 
     key: Key
     need: int = 1
@@ -33,7 +33,7 @@ class _Contender:
 
 
 class Turns:
-    """Grants of trials. `most` is limits.nodesPerNamespace, None for no limit; `clock` is monotonic, in seconds.
+    """Grants of trials. `most` is limits.workersPerNamespace, None for no limit; `clock` is monotonic, in seconds.
 
     `wake_sweep` and `wake_job` queue a sweep or a job that may start now. Thread-safe.
     """
@@ -60,12 +60,12 @@ class Turns:
         return self._most is not None
 
     def grant(self, sweep: StoredSweep, need: int) -> int | None:
-        """Return how many trials of `need` nodes the sweep may create now; None for any number.
+        """Return how many trials of `need` workers the sweep may create now; None for any number.
 
         A sweep that gets 0 waits for its turn, and must ask again after `LOOK_AGAIN` seconds.
         """
         if self._most is None or need > self._most:
-            # Jobs that no namespace has nodes for say so themselves.
+            # Jobs that no namespace has workers for say so themselves.
             return None
         with self._lock:
             now, namespace = self._clock(), sweep.key.namespace
@@ -109,34 +109,34 @@ class Turns:
             self._contenders.pop(sweep_uid, None)
 
     def _rank(self, uid: str, contender: _Contender) -> tuple[int, float]:
-        live, counted = self._jobs.trial_nodes(contender.key.namespace, uid)
+        live, counted = self._jobs.trial_workers(contender.key.namespace, uid)
         return max(counted, live * contender.need), contender.granted
 
     def _free(self, namespace: str) -> int:
-        """Return the nodes that no job has or will take: a trial that was created has none before it starts."""
+        """Return the workers that no job has or will take: a trial that was created has none before it starts."""
         promised = 0
         for uid, each in self._contenders.items():
             if each.key.namespace == namespace:
-                live, counted = self._jobs.trial_nodes(namespace, uid)
+                live, counted = self._jobs.trial_workers(namespace, uid)
                 promised += max(0, live * each.need - counted)
-        return (self._most or 0) - self._jobs.nodes_of(namespace) - promised
+        return (self._most or 0) - self._jobs.workers_of(namespace) - promised
 
     def _leave_to_jobs(self, namespace: str) -> bool:
         """Return whether a job outside of sweeps waits that could run once enough trials have ended.
 
-        Otherwise small trials, one after the other, would keep a job that needs many nodes waiting for ever. A job that
-        waits for other jobs has no use for the nodes of trials. Jobs for which there is room are queued.
+        Otherwise small trials, one after the other, keep a job that needs many workers waiting for ever. A job that
+        waits for other jobs has no use for the workers of trials. Jobs for which there is room are queued.
         """
         most = self._most or 0
         jobs = self._jobs.outside_of_sweeps(namespace)
-        used = sum(nodes for _, nodes in jobs)
+        used = sum(workers for _, workers in jobs)
         waiting = [
             job
-            for job, nodes in jobs
-            if job.awaited_nodes and not (job.paused or job.deleting) and used - nodes + job.awaited_nodes <= most
+            for job, workers in jobs
+            if job.awaited_workers and not (job.paused or job.deleting) and used - workers + job.awaited_workers <= most
         ]
-        free = most - self._jobs.nodes_of(namespace)
+        free = most - self._jobs.workers_of(namespace)
         for job in waiting:
-            if job.awaited_nodes <= free:
+            if job.awaited_workers <= free:
                 self._wake_job(job.key)
         return bool(waiting)

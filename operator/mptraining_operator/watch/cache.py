@@ -33,9 +33,9 @@ class _Record:
     lookups: Lookups | None = None
     # The expiry of each lookup, by node.
     stale_at: dict[str, float] = field(default_factory=dict)
-    # Nodes of a start that is being written.
+    # Workers of a start that is being written.
     reserved: int = 0
-    # The nodes of this record that are in the sum of its namespace.
+    # The workers of this record that are in the sum of its namespace.
     counted: int = 0
 
     @property
@@ -47,9 +47,9 @@ class _Record:
         return (self.job.uid,) if self.job is not None else ()
 
     @property
-    def nodes(self) -> int:
+    def workers(self) -> int:
         live_pods = sum(not pod.terminated for pod in self.pods.values())
-        return max(self.job.nodes if self.job else 0, self.reserved, live_pods)
+        return max(self.job.workers if self.job else 0, self.reserved, live_pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Cache:
         self._lock = threading.Lock()
         self._records: dict[Key, _Record] = {}
         self._versions = Versions(_REMOVED_KEPT)
-        # The sum of the jobs' nodes by namespace: a snapshot must not cost a look at each job of the namespace.
-        self._nodes: Counter[str] = Counter()
+        # The sum of the jobs' workers by namespace: a snapshot must not cost a look at each job of the namespace.
+        self._workers: Counter[str] = Counter()
         # The jobs of each sweep, by namespace and uid: a look at one sweep must not cost a look at every job. The API
         # server does not check owner references, so that a job of another namespace may name the sweep's uid.
         self._trials: dict[tuple[str, str], set[Key]] = {}
@@ -178,11 +178,11 @@ class Cache:
                 return False
             return record.batch_jobs[batch_job_uid].owner_uid == record.job.uid
 
-    def reserve_nodes(self, key: Key, nodes: int) -> None:
-        """Count so many nodes of a job whose start is being written, until the reservation is set to 0."""
+    def reserve_workers(self, key: Key, workers: int) -> None:
+        """Count so many workers of a job whose start is being written, until the reservation is set to 0."""
         with self._lock:
             record = self._records.setdefault(key, _Record())
-            record.reserved = nodes
+            record.reserved = workers
             self._update_sums(key, record)
             self._drop_if_empty(key, record)
 
@@ -237,7 +237,7 @@ class Cache:
                 pod for pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
             )
             predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
-            other_nodes = self._nodes[key.namespace] - record.counted
+            other_workers = self._workers[key.namespace] - record.counted
         job, problem = read_job(stored)
         status, status_problem = read_status(stored)
         whole = Snapshot(
@@ -258,7 +258,7 @@ class Cache:
             lookups=lookups,
             limits=limits,
             reports_since=reports_since,
-            other_nodes=other_nodes,
+            other_workers=other_workers,
             # One that is being deleted only if there is no other.
             queue_job=min(
                 (each for each in batch_jobs if each.placement), key=lambda each: each.deleting, default=None
@@ -297,15 +297,15 @@ class Cache:
             records = (self._records[key] for key in self._trials.get((namespace, sweep_uid), ()))
             return tuple(record.job for record in records if record.job is not None)
 
-    def trial_nodes(self, namespace: str, sweep_uid: str) -> tuple[int, int]:
-        """Return the number of that sweep's jobs that run or will, and the nodes that they have."""
+    def trial_workers(self, namespace: str, sweep_uid: str) -> tuple[int, int]:
+        """Return the number of that sweep's jobs that run or will, and the workers that they have."""
         with self._lock:
             records = [self._records[key] for key in self._trials.get((namespace, sweep_uid), ())]
             live = [each for each in records if each.job is not None and not (each.job.ended or each.job.suspended)]
             return len(live), sum(each.counted for each in live)
 
     def outside_of_sweeps(self, namespace: str) -> tuple[tuple[StoredJob, int], ...]:
-        """Return the namespace's jobs that are no trials, each with the nodes that it has."""
+        """Return the namespace's jobs that are no trials, each with the workers that it has."""
         with self._lock:
             return tuple(
                 (record.job, record.counted)
@@ -313,10 +313,10 @@ class Cache:
                 if key.namespace == namespace and record.job is not None and not record.job.sweep_uid
             )
 
-    def nodes_of(self, namespace: str) -> int:
-        """Return the nodes of all jobs in the namespace."""
+    def workers_of(self, namespace: str) -> int:
+        """Return the workers of all jobs in the namespace."""
         with self._lock:
-            return self._nodes[namespace]
+            return self._workers[namespace]
 
     def used_namespaces(self) -> frozenset[str]:
         """Return the namespaces that have jobs with an attempt which has not ended."""
@@ -342,10 +342,10 @@ class Cache:
             ]
 
     def _update_sums(self, key: Key, record: _Record) -> None:
-        nodes = record.nodes
-        if nodes != record.counted:
-            self._nodes[key.namespace] += nodes - record.counted
-            record.counted = nodes
+        workers = record.workers
+        if workers != record.counted:
+            self._workers[key.namespace] += workers - record.counted
+            record.counted = workers
 
     def _expire(self, record: _Record) -> None:
         now = self._clock()

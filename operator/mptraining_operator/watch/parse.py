@@ -55,16 +55,16 @@ class StoredJob:
     progress: bytes
     phase: str
     attempt: int
-    # The nodes it has taken, from its first attempt until it ends or is suspended; see the function `nodes`.
-    nodes: int = 0
+    # The workers it has taken, from its first attempt until it ends or is suspended; see the function `workers`.
+    workers: int = 0
     paused: bool = False
     # progress.modelKeptUntil and progress.oomKills: unlike the rest of the progress they change the plan.
     model_kept_until: str = ""
     oom_kills: int = 0
     # The uid of the MPTrainingSweep that controls it, which makes it a trial; empty for none.
     sweep_uid: str = ""
-    # The nodes of its namespace that it waits for (limits.nodesPerNamespace); 0 if it does not.
-    awaited_nodes: int = 0
+    # The workers of its namespace that it waits for (limits.workersPerNamespace); 0 if it does not.
+    awaited_workers: int = 0
 
     @property
     def ended(self) -> bool:
@@ -121,12 +121,12 @@ def job(raw: RawObject) -> StoredJob:
         progress=b"" if progress is None else msgspec.json.encode(progress),
         phase=sys.intern(str(status.get("phase") or "")),
         attempt=_whole(status.get("currentAttempt")),
-        nodes=nodes(status),
+        workers=workers(status),
         paused=is_paused(metadata.get("annotations")),
         model_kept_until=str(progress.get("modelKeptUntil") or "") if isinstance(progress, dict) else "",
         oom_kills=_whole(progress.get("oomKills")) if isinstance(progress, dict) else 0,
         sweep_uid=sys.intern(_sweep_uid(metadata)),
-        awaited_nodes=(_whole(status.get("workers")) or 1) if _waits_for_nodes(status) else 0,
+        awaited_workers=(_whole(status.get("workers")) or 1) if _waits_for_room(status) else 0,
     )
 
 
@@ -136,15 +136,15 @@ def _sweep_uid(metadata: RawObject) -> str:
     return next((str(each.get("uid")) for each in found if str(each.get("apiVersion")).startswith(f"{GROUP}/")), "")
 
 
-def _waits_for_nodes(status: RawObject) -> bool:
+def _waits_for_room(status: RawObject) -> bool:
     return any(
         each.get("type") == "Running" and each.get("reason") == NAMESPACE_FULL
         for each in status.get("conditions") or ()
     )
 
 
-def nodes(status: RawObject) -> int:
-    """Return the nodes that the job has taken: one per worker, none while it waits for nodes or is suspended.
+def workers(status: RawObject) -> int:
+    """Return the workers that the job has taken: one per worker, none while it waits for workers or is suspended.
 
     It keeps them between two attempts, so that other jobs cannot take them during a restart, and in a queue, which may
     admit it at any time.
@@ -154,7 +154,7 @@ def nodes(status: RawObject) -> int:
     return (
         0
         if ended
-        or _waits_for_nodes(status)
+        or _waits_for_room(status)
         or not (_whole(status.get("currentAttempt")) or status.get("phase") == Phase.QUEUED)
         else _whole(status.get("workers"))
     )

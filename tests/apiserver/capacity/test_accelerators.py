@@ -12,10 +12,10 @@ TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 TAINTED = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
 TPU_TAINTED = [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
 
-# accelerator, nodes of the job, resources of each node
+# accelerator, workers of the job, resources of each node
 JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "t4": (
-        {"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"},
+        {"type": "t4", "countPerWorker": 4, "provisioning": "Spot"},
         2,
         {
             "labels": {GPU: "nvidia-tesla-t4", "cloud.google.com/gke-spot": "true"},
@@ -24,7 +24,7 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
         },
     ),
     "v5e": (
-        {"type": "tpu-v5-lite-podslice", "topology": "2x4", "countPerNode": 8},
+        {"type": "v5e", "topology": "2x4", "countPerWorker": 8},
         1,
         {
             "labels": {TPU: "tpu-v5-lite-podslice", TOPOLOGY: "2x4"},
@@ -36,15 +36,15 @@ JOBS: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
 
 
 def job(name: str) -> dict[str, Any]:
-    accelerator, nodes, _ = JOBS[name]
+    accelerator, workers, _ = JOBS[name]
     spec: dict[str, Any] = {"accelerator": accelerator, "runPolicy": {"pendingTimeoutSeconds": 600}}
-    # The number of a TPU's nodes follows from its topology.
-    return spec | ({"nodes": None} if "topology" in accelerator else {"nodes": nodes})
+    # The number of a TPU's workers follows from its topology.
+    return spec | ({"workers": None} if "topology" in accelerator else {"workers": workers})
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str) -> None:
-    accelerator, nodes, machine = JOBS[name]
+    accelerator, workers, machine = JOBS[name]
     # A node of the wrong kind, and one without the taint: neither may get the pods.
     cluster.control_plane.nodes.create(f"{name}-plain", kwok=True)
     cluster.create(name, **job(name))
@@ -56,17 +56,17 @@ def test_refused_without_the_machines_and_placed_on_them(cluster: Any, name: str
         return [node for pod in pods if (node := pod.whole["spec"].get("nodeName"))]
 
     # With one node too few half of the gang waits, and the message reports it.
-    for number in range(nodes - 1):
+    for number in range(workers - 1):
         cluster.control_plane.nodes.create(f"{name}-{number}", kwok=True, **machine)
-    cluster.wait(placed, lambda found: len(found) == nodes - 1)
+    cluster.wait(placed, lambda found: len(found) == workers - 1)
     assert cluster.condition(name, "Running")["status"] == "False"
-    cluster.control_plane.nodes.create(f"{name}-{nodes - 1}", kwok=True, **machine)
+    cluster.control_plane.nodes.create(f"{name}-{workers - 1}", kwok=True, **machine)
     status = cluster.running(name)
-    assert status["workers"] == nodes
+    assert status["workers"] == workers
     pods = cluster.control_plane.pods.of_job(cluster.namespace, f"{name}-1")
-    assert len(set(placed())) == nodes
+    assert len(set(placed())) == workers
     for pod in pods:
         limits = pod.whole["spec"]["containers"][0]["resources"]["limits"]
         resource = "google.com/tpu" if "topology" in accelerator else "nvidia.com/gpu"
-        assert limits[resource] == str(accelerator["countPerNode"])
+        assert limits[resource] == str(accelerator["countPerWorker"])
     cluster.delete(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 GPU = "cloud.google.com/gke-accelerator"
 TAINTS = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
-V100, L4, T4 = "nvidia-tesla-v100", "nvidia-l4", "nvidia-tesla-t4"
+V100, L4, T4 = "v100", "l4", "t4"
 # Seconds that a machine is tried for: longer than the scheduler needs on a busy machine to place a pod that fits.
 TRY = 5
 
@@ -15,16 +15,16 @@ def create(cluster: Any, name: str, **accelerator: Any) -> None:
     """Create a job whose machines are of the pool of this name, so that no other test's nodes fit."""
     machines = {
         "type": V100,
-        "countPerNode": 8,
+        "countPerWorker": 8,
         "tryForSeconds": TRY,
         "alternatives": [
-            {"type": L4, "countPerNode": 4},
-            {"type": T4, "countPerNode": 2},
+            {"type": L4, "countPerWorker": 4},
+            {"type": T4, "countPerWorker": 2},
         ],
     }
     cluster.create(
         name,
-        nodes=1,
+        workers=1,
         accelerator=machines | accelerator,
         podTemplate={"nodeSelector": {"pool": name}},
         runPolicy={"pendingTimeoutSeconds": 600},

@@ -21,16 +21,16 @@ def ns(scheduled: ControlPlane, new_namespace: Any, namespace: str) -> Iterator[
 
 
 def test_the_third_attempt_leaves_the_node_that_failed_two_whatever_the_job_prefers(ns: Any) -> None:
-    nodes = ns.control_plane.nodes
-    nodes.create("broken", labels={POOL: "fast"})
-    nodes.create("healthy", labels={POOL: "slow"})
+    workers = ns.control_plane.nodes
+    workers.create("broken", labels={POOL: "fast"})
+    workers.create("healthy", labels={POOL: "slow"})
     fast = {"matchExpressions": [{"key": POOL, "operator": "In", "values": ["fast"]}]}
     pool = {"matchExpressions": [{"key": POOL, "operator": "Exists"}]}
     affinity = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [pool]},
         "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": fast}],
     }
-    ns.create("flowers", nodes=1, podTemplate={"affinity": {"nodeAffinity": affinity}})
+    ns.create("flowers", workers=1, podTemplate={"affinity": {"nodeAffinity": affinity}})
     for attempt in (1, 2, 3):
         ns.running("flowers", attempt)
         (pod,) = ns.control_plane.pods.of_job(ns.namespace, f"flowers-{attempt}")

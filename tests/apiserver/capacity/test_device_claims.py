@@ -16,7 +16,7 @@ from tests.testbed.kubernetes.control_plane import CONTROLLERS
 from tests.testbed.kubernetes.installation import install
 
 DRA = "/apis/resource.k8s.io/v1"
-DRIVER, CLASS, T4 = "gpu.example.com", "t4.example.com", "nvidia-tesla-t4"
+DRIVER, CLASS, T4 = "gpu.example.com", "t4.example.com", "t4"
 pytestmark = pytest.mark.skipif(other() == "1.33", reason="resource.k8s.io/v1 is served from Kubernetes 1.34 on")
 
 
@@ -73,11 +73,11 @@ def allocated(plane: ControlPlane, product: str) -> list[tuple[str, str]]:
 
 def test_workers_get_devices_of_the_class_and_a_job_waits_for_those_of_another(claims: Any) -> None:
     plane = claims.control_plane
-    accelerator = {"type": T4, "countPerNode": 2}
-    claims.create("holds", lambda pod: Run(), accelerator=accelerator, nodes=2)
+    accelerator = {"type": T4, "countPerWorker": 2}
+    claims.create("holds", lambda pod: Run(), accelerator=accelerator, workers=2)
     claims.running("holds")
     assert allocated(plane, "t4") == [(f"gpu-{node}", f"t4-{index}") for node in (1, 2) for index in (0, 1)]
-    claims.create("waits", lambda pod: Exit(0), accelerator={"type": T4, "countPerNode": 1})
+    claims.create("waits", lambda pod: Exit(0), accelerator={"type": T4, "countPerWorker": 1})
     claims.until("waits", lambda status: "Unschedulable" in str(status.get("conditions")))
     claims.delete("holds")
     claims.phase("waits", "Succeeded")
@@ -93,8 +93,8 @@ if other() == "1.36":
         plane.rest.patch(
             "/api/v1/nodes/gpu-1", {"metadata": {"labels": {"cloud.google.com/gke-accelerator": "nvidia-tesla-v100"}}}
         )
-        accelerator = {"type": "nvidia-tesla-v100", "countPerNode": 1}
-        claims.create("extended", lambda pod: Run(), accelerator=accelerator, nodes=1)
+        accelerator = {"type": "v100", "countPerWorker": 1}
+        claims.create("extended", lambda pod: Run(), accelerator=accelerator, workers=1)
         claims.running("extended")
         assert allocated(plane, "v100") == [("gpu-1", "v100-0")]
         claims.delete("extended")

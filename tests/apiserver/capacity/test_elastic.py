@@ -15,8 +15,8 @@ RESIZE = 3
 
 def elastic(least: int, most: int) -> dict[str, Any]:
     return {
-        "accelerator": {"type": "nvidia-l4"},
-        "nodes": None,
+        "accelerator": {"type": "l4"},
+        "workers": None,
         "elastic": {"min": least, "max": most},
         "training": {"epochs": 1, "batchSize": {"global": 24}},
         "runPolicy": {"resizeSeconds": RESIZE},

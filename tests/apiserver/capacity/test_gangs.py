@@ -40,8 +40,8 @@ def ns(scheduled: ControlPlane, new_namespace: Any, namespace: str) -> Iterator[
 def job(pool: str, **pod_template: Any) -> dict[str, Any]:
     """Return a job of two workers that each need a machine of the pool."""
     return {
-        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1},
-        "nodes": 2,
+        "accelerator": {"type": "t4", "countPerWorker": 1},
+        "workers": 2,
         "podTemplate": {"nodeSelector": {LABEL: pool}, **pod_template},
     }
 
@@ -112,7 +112,7 @@ def test_the_pod_group_comes_and_goes_with_the_attempt(ns: Any) -> None:
     """With the rights of manifests/install.yaml."""
     group = "scheduling.x-k8s.io/v1alpha1"
     ns.operator(gangSchedulers={"coscheduling": "gangs"})
-    ns.create("whole", nodes=2, scheduling={"gang": "Coscheduling"})
+    ns.create("whole", workers=2, scheduling={"gang": "Coscheduling"})
     ns.wait(lambda: ns.child(f"{group} podgroups", "whole-1"), lambda found: found is not None)
     (batch_job,) = ns.batch_jobs("whole")
     created = ns.child(f"{group} podgroups", "whole-1")

@@ -9,7 +9,7 @@ def test_pods_ask_for_the_labels_of_the_nodes_that_there_are(alone: Any) -> None
     alone.control_plane.nodes.create("platform-eks", labels={"eks.amazonaws.com/nodegroup": "default"})
     try:
         alone.operator(nodeLabels="Auto")
-        alone.create("t4", accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4}, nodes=1)
+        alone.create("t4", accelerator={"type": "t4", "countPerWorker": 4}, workers=1)
         (pod,) = alone.wait(
             lambda: alone.control_plane.pods.of_job(alone.namespace, "t4-1"), lambda pods: len(pods) == 1
         )

@@ -207,14 +207,14 @@ def test_an_older_kubernetes_is_refused() -> None:
 
 RUNTIMES: dict[str, Any] = {
     "runtimes": {
-        "default": {"limits": {"accelerators": ["t4"], "nodesPerNamespace": 8}},
+        "default": {"limits": {"accelerators": ["t4"], "workersPerNamespace": 8}},
         "team-default": {
             "provisioning": "Spot",
             "podTemplate": {
                 "resources": {"requests": {"cpu": 4, "memory": "8Gi"}},
                 "initContainers": [{"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}],
             },
-            "limits": {"nodesPerJob": 2},
+            "limits": {"workersPerJob": 2},
         },
     },
     "defaultRuntimes": {"vision": "team-default"},
@@ -227,7 +227,7 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
     chosen = settings({"settings": RUNTIMES})
     assert (published.runtimes, published.default_runtimes) == (chosen.runtimes, chosen.default_runtimes)
     # `mptj check --runtimes` refuses what the operator refuses.
-    assert published.runtimes["default"].limits.nodes_per_namespace == 8
+    assert published.runtimes["default"].limits.workers_per_namespace == 8
     assert found["Role", "mptraining-runtimes"]["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mptraining-runtimes"], "verbs": ["get"]}
     ]

@@ -64,7 +64,7 @@ def run(
         mounted = {**CLAIM, "persistentVolumeClaim": {"claimName": claim}}
         template = {"volumes": [mounted], "volumeMounts": [{"name": "runs", "mountPath": str(volume)}]}
         ns.create(
-            name, lambda pod: Exit(0), nodes=1, output={"uri": f"{volume}/digits"},
+            name, lambda pod: Exit(0), workers=1, output={"uri": f"{volume}/digits"},
             podTemplate={"image": "trainer:1", **template},
         )  # fmt: skip
         ns.phase(name, "Succeeded")

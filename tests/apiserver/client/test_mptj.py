@@ -148,7 +148,7 @@ def test_logs_are_followed_over_a_restart(ns: Any, mptj: Mptj, pods_that_log: An
 
 
 def test_a_log_that_is_cut_off_resumes_without_repeating_a_line(ns: Any, node_server: NodeServer, mptj: Mptj) -> None:
-    ns.create("cut", lambda pod: Run(), nodes=1)
+    ns.create("cut", lambda pod: Run(), workers=1)
     ns.running("cut")
     (pod,) = ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "cut"})
     log = node_server.log(ns.namespace, pod.name)
@@ -318,7 +318,7 @@ def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: 
     (tmp_path / "scratch" / "model" / "weights.npz").write_bytes(os.urandom(300_000))
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     waits = Notice(time=3.0, attempt=1, incarnation="x", worker=0, topic="ModelWaits", message="kept 600 s")
-    ns.create("kept", lambda pod: Run(), nodes=1)
+    ns.create("kept", lambda pod: Run(), workers=1)
     ns.running("kept")
     (pod,) = ns.control_plane.pods.select(ns.namespace, **{"mptraining.dev/job": "kept"})
     log = node_server.log(ns.namespace, pod.name)

@@ -39,7 +39,7 @@ def test_a_script_with_its_folder(typed: Typed, control_plane: ControlPlane, nam
     made = typed("train.py", "--accelerator", "t4", "--count", "4", "--run-folder", "gs://b/run", "--", "--lr=0.1")
     assert made["metadata"]["name"].startswith("train-")
     spec = made["spec"]
-    assert spec["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 4}
+    assert spec["accelerator"] == {"type": "t4", "countPerWorker": 4}
     assert spec["program"] == {"script": {"path": "train.py", "arguments": ["--lr=0.1"]}}
     assert spec["output"] == {"uri": "gs://b/run"}
     name = spec["source"]["configMap"]["name"]

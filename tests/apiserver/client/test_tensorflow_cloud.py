@@ -40,13 +40,13 @@ def test_a_notebook_becomes_a_job(
     )
     job = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
     assert isinstance(job, mptraining.Job)
-    assert "advice: no nvidia-tesla-t4 now\n" in capsys.readouterr().out
+    assert "advice: no t4 now\n" in capsys.readouterr().out
     assert job["job_id"] == job.name
     assert mptraining.attach(job.name).uid == job.uid
     path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs/{job.name}"
     made = control_plane.rest.get(path)
     assert made["metadata"]["labels"] == {"team": "vision"}
-    assert made["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 4}
+    assert made["spec"]["accelerator"] == {"type": "t4", "countPerWorker": 4}
     assert made["spec"]["program"] == {"script": {"path": "train_notebook.py"}}
     source = made["spec"]["source"]
     assert source["requirements"] == "requirements-of-the-job.txt"

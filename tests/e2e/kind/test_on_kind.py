@@ -67,8 +67,8 @@ def test_two_workers_train_together_and_a_restarted_gang_resumes(kind: Any, clai
     """
     kind.job(
         "pair",
-        accelerator={"type": "nvidia-tesla-t4"},
-        nodes=2,
+        accelerator={"type": "t4"},
+        workers=2,
         program={"application": {"name": "mlp", "classes": 10}},
         data=DIGITS,
         training={"epochs": 300, "batchSize": {"global": 64}, "seed": 7},
@@ -168,14 +168,14 @@ def test_a_pod_that_sees_no_gpu_despite_its_request_reports_it(kind: Any) -> Non
     try:
         kind.job(
             "promised",
-            accelerator={"type": "nvidia-tesla-t4"},
+            accelerator={"type": "t4"},
             program={"application": {"name": "mlp", "classes": 10}},
             data=DIGITS,
             training={"epochs": 1, "batchSize": {"global": 64}},
         )
         kind.job(
             "absent",
-            accelerator={"type": "nvidia-tesla-v100"},
+            accelerator={"type": "v100"},
             program={"application": {"name": "mlp", "classes": 10}},
             data=DIGITS,
             training={"epochs": 1, "batchSize": {"global": 64}},

@@ -62,7 +62,7 @@ JOBS: dict[str, tuple[dict[str, Any], str | None]] = {
         of_label("runs-on", data={"train": ["/absent/train-*.tfrecord"]}),
         "InvalidData",
     ),
-    "two-with-proxies": (of_label("runs-on", nodes=2), "Succeeded"),
+    "two-with-proxies": (of_label("runs-on", workers=2), "Succeeded"),
     "native-sidecar": (of_label("sidecar"), "Succeeded"),
     "proxy-without-image": (of_label("no-image"), "Succeeded"),
     "init-runs-on": (of_label("init-runs-on"), None),

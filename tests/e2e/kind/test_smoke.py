@@ -22,7 +22,7 @@ from tests.testbed.kubernetes.chart import CHART, RELEASE
 # The nodes have the images.
 VALUES = ["--set", "global.imageRegistry=docker.io"]
 SPEC: dict[str, Any] = {
-    "accelerator": {"type": "cpu", "countPerNode": 2},
+    "accelerator": {"type": "cpu", "countPerWorker": 2},
     "program": {"application": {"name": "mlp", "classes": 10}},
     "data": {
         "train": ["/opt/mptraining/digits/train-*.tfrecord"],

@@ -15,7 +15,7 @@ def test_a_pod_on_a_node_that_is_not_ready_is_waited_for_until_the_node_is_decla
     def script(pod: Pod) -> Behaviour:
         return Run() if pod.job.endswith("-1") else Exit(0, after=0.2)
 
-    ns.create("stranded", script, podTemplate={"nodeSelector": {"mptraining.dev/doomed": "yes"}}, nodes=1)
+    ns.create("stranded", script, podTemplate={"nodeSelector": {"mptraining.dev/doomed": "yes"}}, workers=1)
     ns.running("stranded")
     pod = ns.control_plane.pods.of_job(ns.namespace, "stranded-1")[0]
     ns.kubelet.tell(pod, Lost())

@@ -56,62 +56,62 @@ def taint(key: str, value: str) -> dict[str, str]:
 
 # GKE: the label's value is the accelerator's name; the number is that of the largest machine.
 GKE_GPUS = {
-    "nvidia-tesla-p100": 4,
-    "nvidia-tesla-v100": 8,
-    "nvidia-tesla-t4": 4,
-    "nvidia-l4": 8,
-    "nvidia-tesla-a100": 16,
-    "nvidia-a100-80gb": 8,
-    "nvidia-h100-80gb": 8,
-    "nvidia-h100-mega-80gb": 8,
-    "nvidia-h200-141gb": 8,
-    "nvidia-b200": 8,
-    "nvidia-rtx-pro-6000": 8,
+    "p100": 4,
+    "v100": 8,
+    "t4": 4,
+    "l4": 8,
+    "a100": 16,
+    "a100-80gb": 8,
+    "h100": 8,
+    "h100-mega": 8,
+    "h200": 8,
+    "b200": 8,
+    "rtx-pro-6000": 8,
 }
 # Topologies of one machine, where there is one.
 GKE_TPUS = {
-    "tpu-v3-device": ("2x2", 4),
-    "tpu-v4-podslice": ("2x2x1", 4),
-    "tpu-v5-lite-podslice": ("2x4", 8),
-    "tpu-v5-lite-device": ("2x4", 8),
-    "tpu-v5p-slice": ("2x2x1", 4),
-    "tpu-v6e-slice": ("2x4", 8),
-    "tpu7x": ("2x2x1", 4),
+    "v3": ("2x2", 4),
+    "v4": ("2x2x1", 4),
+    "v5e": ("2x4", 8),
+    "v5e-device": ("2x4", 8),
+    "v5p": ("2x2x1", 4),
+    "v6e": ("2x4", 8),
+    "v7x": ("2x2x1", 4),
 }
 # Name of the GPU, its memory if the name is not enough, an instance type of a managed node group, devices.
 EKS_GPUS = {
-    "nvidia-tesla-v100": ("v100", None, "p3.16xlarge", 8),
-    "nvidia-tesla-t4": ("t4", None, "g4dn.12xlarge", 4),
-    "nvidia-l4": ("l4", None, "g6.48xlarge", 8),
-    "nvidia-tesla-a100": ("a100", "40960", "p4d.24xlarge", 8),
-    "nvidia-a100-80gb": ("a100", "81920", "p4de.24xlarge", 8),
-    "nvidia-h100-80gb": ("h100", None, "p5.48xlarge", 8),
-    "nvidia-h200-141gb": ("h200", None, "p5en.48xlarge", 8),
-    "nvidia-b200": ("b200", None, "p6-b200.48xlarge", 8),
-    "nvidia-gb200": (None, None, "p6e-gb200.36xlarge", 4),
-    "nvidia-rtx-pro-6000": ("rtx-pro-server-6000", None, "g7e.48xlarge", 8),
+    "v100": ("v100", None, "p3.16xlarge", 8),
+    "t4": ("t4", None, "g4dn.12xlarge", 4),
+    "l4": ("l4", None, "g6.48xlarge", 8),
+    "a100": ("a100", "40960", "p4d.24xlarge", 8),
+    "a100-80gb": ("a100", "81920", "p4de.24xlarge", 8),
+    "h100": ("h100", None, "p5.48xlarge", 8),
+    "h200": ("h200", None, "p5en.48xlarge", 8),
+    "b200": ("b200", None, "p6-b200.48xlarge", 8),
+    "gb200": (None, None, "p6e-gb200.36xlarge", 4),
+    "rtx-pro-6000": ("rtx-pro-server-6000", None, "g7e.48xlarge", 8),
 }
 AKS_GPUS = {
-    "nvidia-tesla-v100": ("Standard_NC24s_v3", 4),
-    "nvidia-tesla-t4": ("Standard_NC64as_T4_v3", 4),
-    "nvidia-tesla-a100": ("Standard_ND96asr_v4", 8),
-    "nvidia-a100-80gb": ("Standard_ND96amsr_A100_v4", 8),
-    "nvidia-h100-80gb": ("Standard_ND96isr_H100_v5", 8),
-    "nvidia-h200-141gb": ("Standard_ND96isr_H200_v5", 8),
-    "nvidia-gb200": ("Standard_ND128isr_NDR_GB200_v6", 4),
+    "v100": ("Standard_NC24s_v3", 4),
+    "t4": ("Standard_NC64as_T4_v3", 4),
+    "a100": ("Standard_ND96asr_v4", 8),
+    "a100-80gb": ("Standard_ND96amsr_A100_v4", 8),
+    "h100": ("Standard_ND96isr_H100_v5", 8),
+    "h200": ("Standard_ND96isr_H200_v5", 8),
+    "gb200": ("Standard_ND128isr_NDR_GB200_v6", 4),
 }
 PRODUCTS = {
-    "nvidia-tesla-p100": ("Tesla-P100-PCIE-16GB", 4),
-    "nvidia-tesla-v100": ("Tesla-V100-SXM2-32GB", 8),
-    "nvidia-tesla-t4": ("Tesla-T4", 4),
-    "nvidia-l4": ("NVIDIA-L4", 8),
-    "nvidia-tesla-a100": ("NVIDIA-A100-SXM4-40GB", 8),
-    "nvidia-a100-80gb": ("NVIDIA-A100-80GB-PCIe", 4),
-    "nvidia-h100-80gb": ("NVIDIA-H100-80GB-HBM3", 8),
-    "nvidia-h200-141gb": ("NVIDIA-H200", 8),
-    "nvidia-b200": ("NVIDIA-B200", 8),
-    "nvidia-gb200": ("NVIDIA-GB200", 4),
-    "nvidia-rtx-pro-6000": ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 8),
+    "p100": ("Tesla-P100-PCIE-16GB", 4),
+    "v100": ("Tesla-V100-SXM2-32GB", 8),
+    "t4": ("Tesla-T4", 4),
+    "l4": ("NVIDIA-L4", 8),
+    "a100": ("NVIDIA-A100-SXM4-40GB", 8),
+    "a100-80gb": ("NVIDIA-A100-80GB-PCIe", 4),
+    "h100": ("NVIDIA-H100-80GB-HBM3", 8),
+    "h200": ("NVIDIA-H200", 8),
+    "b200": ("NVIDIA-B200", 8),
+    "gb200": ("NVIDIA-GB200", 4),
+    "rtx-pro-6000": ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 8),
 }
 
 
@@ -119,13 +119,13 @@ def rows() -> Iterator[Row]:
     for name, count in GKE_GPUS.items():
         yield Row(f"gke-{name}", "GKE", gpu(name, count), ({GKE_GPU: name},), count)
     for name, (topology, chips) in GKE_TPUS.items():
-        wanted = {"type": name, "topology": topology, "countPerNode": chips}
+        wanted = {"type": name, "topology": topology, "countPerWorker": chips}
         labels = {GKE_TPU: name, TPU_TOPOLOGY: topology}
         yield Row(f"gke-{name}", "GKE", wanted, (labels,), chips, "google.com/tpu", (TPU_TAINT,))
     arm = {GKE_GPU: "nvidia-gb200", **ARM}
-    yield Row("gke-nvidia-gb200", "GKE", gpu("nvidia-gb200", 4), (arm,), 4, taints=(NVIDIA_TAINT, ARM_TAINT))
+    yield Row("gke-nvidia-gb200", "GKE", gpu("gb200", 4), (arm,), 4, taints=(NVIDIA_TAINT, ARM_TAINT))
     for name, (short, memory, instance, count) in EKS_GPUS.items():
-        extra = ARM if name == "nvidia-gb200" else {}
+        extra = ARM if name == "gb200" else {}
         nodes = [{INSTANCE: instance, **extra}]
         for label in (AUTO_MODE, KARPENTER) if short else ():
             sized = {label.replace("-name", "-memory"): memory} if memory else {}
@@ -133,22 +133,22 @@ def rows() -> Iterator[Row]:
         yield Row(f"eks-{name}", "EKS", gpu(name, count), tuple(nodes), count)
     for name, (size, count) in AKS_GPUS.items():
         labels = {INSTANCE: size, "kubernetes.azure.com/accelerator": "nvidia"}
-        labels |= ARM if name == "nvidia-gb200" else {}
+        labels |= ARM if name == "gb200" else {}
         yield Row(f"aks-{name}", "AKS", gpu(name, count), (labels,), count, taints=(taint("sku", "gpu"),))
     for name, (product, count) in PRODUCTS.items():
-        extra = ARM if name == "nvidia-gb200" else {}
+        extra = ARM if name == "gb200" else {}
         yield Row(f"nvidia-{name}", "NVIDIA", gpu(name, count), ({PRODUCT: product, **extra},), count)
     yield from provisioned()
     yield from parts()
 
 
 def gpu(name: str, count: int) -> dict[str, Any]:
-    return {"type": name, "countPerNode": count}
+    return {"type": name, "countPerWorker": count}
 
 
 def provisioned() -> Iterator[Row]:
     """Provisionings, each with one L4, which machines on demand must not get."""
-    l4, t4, cpu = gpu("nvidia-l4", 1), gpu("nvidia-tesla-t4", 1), {"type": "cpu"}
+    l4, t4, cpu = gpu("l4", 1), gpu("t4", 1), {"type": "cpu"}
     spot, flex = {"provisioning": "Spot"}, {"provisioning": "FlexStart"}
     reserved = {"provisioning": "Reservation", "reservation": "team-l4"}
     gke, name = {GKE_GPU: "nvidia-l4"}, "cloud.google.com/gke-"
@@ -173,7 +173,7 @@ def provisioned() -> Iterator[Row]:
 
 def parts() -> Iterator[Row]:
     """Slices (MIG)."""
-    a100 = "nvidia-tesla-a100"
+    a100 = "a100"
     third = {"type": a100, "partition": "3g.20gb"}
     product, slice_ = "NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-3g.20gb"
     single = f"{product}-MIG-3g.20gb"
@@ -221,7 +221,7 @@ def create_nodes(plane: ControlPlane, row: Row) -> None:
         for platform, found in machine_types(accelerator).items()
         for each in found
         if platform in (row.platform, "GKE" if row.platform == "NVIDIA" else row.platform)
-        and each.devices >= row.accelerator.get("countPerNode", 1)
+        and each.devices >= row.accelerator.get("countPerWorker", 1)
     ]
     smallest = min(machines, key=lambda each: (each.devices, each.cpus, each.memory)) if machines else None
     cpus, memory = (smallest.cpus, smallest.memory) if smallest else (2, 8)
@@ -237,8 +237,8 @@ def scheduled_condition(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_table_has_every_accelerator_of_every_platform() -> None:
-    # All topologies of tpu-v3-slice have several hosts: no job gets one.
-    gke = {*GKE_GPUS, *GKE_TPUS, "nvidia-gb200", "tpu-v3-slice"}
+    # All topologies of v3-slice have several machines: no job gets one.
+    gke = {*GKE_GPUS, *GKE_TPUS, "gb200", "v3-slice"}
     listed = {"GKE": gke, "EKS": {*EKS_GPUS}, "AKS": {*AKS_GPUS}}
     listed["NVIDIA"] = {*PRODUCTS}
     for name, platform in platforms().items():

@@ -43,7 +43,7 @@ def test_a_real_trainer_resumes_where_its_queue_stopped_it(by_hand: Any, tmp_pat
     convert(str(tmp_path / "points.npz"), str(tmp_path), name="train", keep_order=True)
     by_hand.create(
         "points",
-        nodes=1,
+        workers=1,
         data={"train": [f"{tmp_path}/train-*.tfrecord"], "label": "label"},
         # SIGTERM arrives after the first step, some seconds before the last one.
         training={"totalSteps": 4000, "stepsPerExecution": 1, "batchSize": {"global": 16}, "seed": 3},

@@ -87,7 +87,7 @@ class Stub:
     def document(self) -> dict[str, Any]:
         """Return the MPTrainingJob; its program is never run."""
         policy = {"backoffLimit": self.behaviour.backoff_limit, "infrastructureRetries": _INFRASTRUCTURE_RETRIES}
-        return document(self.name, nodes=self.workers, runPolicy=policy)
+        return document(self.name, workers=self.workers, runPolicy=policy)
 
 
 def draw(seed: int) -> tuple[Stub, ...]:

@@ -63,7 +63,7 @@ def run(
         # The chief of one attempt, the last worker of the next one.
         lost = 0 if number % 2 else size - 1
         hit = {} if last else {lost: Fault(signal.SIGKILL, killed_at[number - 1])}
-        codes = attempt(spec, data, folder, number, hit, nodes=size)
+        codes = attempt(spec, data, folder, number, hit, workers=size)
         done.codes.append(codes)
         expected = [0 if last else -signal.SIGKILL if worker in hit else 76 for worker in range(size)]
         if codes != expected:

@@ -47,12 +47,12 @@ class Configuration:
     def spec(self) -> dict[str, Any]:
         accelerator: dict[str, Any] = {"type": "cpu"}
         if self.devices == "two replicas":
-            accelerator["countPerNode"] = 2
+            accelerator["countPerWorker"] = 2
         # So large that the first steps overflow: the scale and its counters change.
         scale = {"lossScale": {"mode": "Dynamic", "value": 2.0**24}} if self.policy == "mixed_float16" else {}
         return {
             "accelerator": accelerator,
-            "nodes": self.workers,
+            "workers": self.workers,
             "keras": self.keras,
             "precision": {"policy": self.policy, **scale},
         }
@@ -131,7 +131,7 @@ def run(
 
 
 def attempt(
-    spec: dict[str, Any], data: Path, folder: Path, number: int, hit: dict[int, Fault], *, nodes: int | None = None
+    spec: dict[str, Any], data: Path, folder: Path, number: int, hit: dict[int, Fault], *, workers: int | None = None
 ) -> list[int]:
     """Train from the newest checkpoint to the end, or until the faults; return the exit codes of the workers."""
     sources: dict[str, Any] = {name: [f"{data}/{name}-*.tfrecord"] for name in ("train", "validation")}
@@ -141,8 +141,8 @@ def attempt(
         "checkpoint": {"everySteps": SAVE_EVERY},
         "output": {"uri": str(folder / "run")},
     }
-    workers = worker_environments(resolved_job("killed", **document), folder, number, source=data, nodes=nodes)
-    forks = [Fork(*worker, hit.get(index, NO_FAULT)) for index, worker in enumerate(workers)]
+    environments = worker_environments(resolved_job("killed", **document), folder, number, source=data, workers=workers)
+    forks = [Fork(*worker, hit.get(index, NO_FAULT)) for index, worker in enumerate(environments)]
     return [fork.wait(PATIENCE) for fork in forks]
 
 

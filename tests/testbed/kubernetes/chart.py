@@ -35,7 +35,7 @@ EVERYTHING: dict[str, Any] = {
         "namespaces": ["team-a", "team-b"],
         "runtimes": {
             "default": {
-                "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "nodesPerNamespace": 8},
+                "limits": {"accelerators": ["t4"], "registries": ["gcr.io/team"], "workersPerNamespace": 8},
                 "httpsProxy": "http://proxy:3128",
                 "caConfigMap": "authorities",
                 "output": "gs://runs",

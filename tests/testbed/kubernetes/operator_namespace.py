@@ -49,7 +49,7 @@ SETTINGS: dict[str, Any] = {
 PATIENCE = 120.0
 SPEC: dict[str, Any] = {
     "accelerator": {"type": "cpu"},
-    "nodes": 2,
+    "workers": 2,
     "program": {"application": {"name": "mlp", "classes": 3}},
     "data": {"train": ["/data/train-*.tfrecord"]},
     "training": {"epochs": 1, "batchSize": {"global": 64}},

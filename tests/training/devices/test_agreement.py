@@ -54,7 +54,7 @@ class Workers:
 
 @pytest.mark.parametrize("number", range(5))
 def test_1024_replicas_that_have_the_same_agree(number: int) -> None:
-    """The API allows 1,024 nodes; any sum of unequal numbers beyond 2^24 would be rounded in float32."""
+    """The API allows 1,024 workers; any sum of unequal numbers beyond 2^24 would be rounded in float32."""
     answers = Workers(64, 16).run([[f"records {number}", "step 7"]] * 64)
     assert answers == [[True, True]] * 64
 

@@ -110,10 +110,10 @@ def test_two_outputs_over_sequences_are_columns_by_name(
 def test_two_workers_write_the_file_of_one(trained: Trained, numbers: Path, tmp_path: Path) -> None:
     records = f"{numbers}/validation-*.tfrecord"
     alone = predict(trained(), records, tmp_path / "one", evaluate=True)
-    second = predict(trained(), records, tmp_path / "two", evaluate=True, nodes=2, strategy="Auto", worker=1)
+    second = predict(trained(), records, tmp_path / "two", evaluate=True, workers=2, strategy="Auto", worker=1)
     assert second.outcome == outcomes.SUCCEEDED, second.message
     assert not (tmp_path / "two" / "predictions.parquet").exists()
-    first = predict(trained(), records, tmp_path / "two", evaluate=True, nodes=2, strategy="Auto", worker=0)
+    first = predict(trained(), records, tmp_path / "two", evaluate=True, workers=2, strategy="Auto", worker=0)
 
     assert first.outcome == outcomes.SUCCEEDED, first.message
     assert table(tmp_path / "two") == table(tmp_path / "one")
@@ -257,7 +257,7 @@ def test_the_chief_waits_for_the_parts_of_another_worker(trained: Trained, numbe
             stopped.set()
             return True
 
-    ended = predict(trained(), records, tmp_path / "p", nodes=2, strategy="Auto", preemption=Waits(lambda: None))
+    ended = predict(trained(), records, tmp_path / "p", workers=2, strategy="Auto", preemption=Waits(lambda: None))
     assert stopped.is_set()
     assert ended.outcome == outcomes.PREEMPTED
     assert not (tmp_path / "p" / "predictions.parquet").exists()

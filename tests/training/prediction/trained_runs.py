@@ -44,12 +44,12 @@ def preprocess(words, labels):
 
 
 def predict(model: Path | str, records: str, folder: Path, **more: Any) -> Run:
-    """Run a prediction; `more` are fields of `program.prediction`, `data` and `nodes`, and arguments of `start`."""
+    """Run a prediction; `more` are fields of `program.prediction`, `data` and `workers`, and arguments of `start`."""
     arguments = {name: more.pop(name) for name in ("worker", "attempt", "preemption") if name in more}
     spec = {
         "strategy": more.pop("strategy", "None"),
         "data": {"predict": [records], **more.pop("data", {})},
-        "nodes": more.pop("nodes", None),
+        "workers": more.pop("workers", None),
         "program": {"prediction": {"model": str(model), "batchSize": BATCH, **more}},
     }
     return start(spec, folder, name=folder.name, **arguments)

@@ -51,4 +51,4 @@ def test_a_class_of_the_program_s_own_with_a_model_to_read_is_no_keras_2() -> No
 
 def test_variables_made_in_a_step_on_replicas_have_a_next_step() -> None:
     said = "You must feed a value for placeholder tensor 'StatefulPartitionedCall/cond/else/_146/cond/Placeholder_2'"
-    assert "accelerator.countPerNode: 1" in str(next_step(ValueError(said), UNDER))
+    assert "accelerator.countPerWorker: 1" in str(next_step(ValueError(said), UNDER))

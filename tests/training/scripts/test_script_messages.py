@@ -18,7 +18,7 @@ STEPS_TO = {
     "custom_loop": (
         PROGRAMS / "custom_loop.py",
         {"replicas": 2},
-        ["strategy.run(step, args=(batch,))", "experimental_distribute_dataset", "countPerNode: 1", "strategy: None"],
+        ["strategy.run(step, args=(batch,))", "experimental_distribute_dataset", "countPerWorker: 1", "strategy: None"],
     ),
     "legacy_custom_loop": (
         PROGRAMS / "legacy_mixed_precision_guide.py",

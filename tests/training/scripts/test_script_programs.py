@@ -139,7 +139,7 @@ def test_a_model_without_call_trains_on_replicas(tmp_path: Path, through_us: Thr
     assert done.losses[-1] < done.losses[0]
     assert "has to be divided by 2" in done.notices["OwnTrainStep"]
     unbuilt = through_us(PROGRAMS / "siamese.py", tmp_path / "siamese", replicas=2)
-    assert "build all of its layers before fit, or set accelerator.countPerNode: 1" in unbuilt.message
+    assert "build all of its layers before fit, or set accelerator.countPerWorker: 1" in unbuilt.message
 
 
 OWN_OPTIMIZER = """

@@ -114,7 +114,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         arguments = {"arguments": {"kind": kind}} if entry == "build" else {}
         spec = {
             "keras": keras,
-            "accelerator": {"type": "cpu", "countPerNode": replicas},
+            "accelerator": {"type": "cpu", "countPerWorker": replicas},
             "strategy": "None" if replicas == 1 else "Auto",
             "program": {"function": {"entryPoint": f"{module}:{entry}", **arguments}},
             "data": {"train": [f"{tmp_path}/{name}-*.tfrecord"], "shuffle": {"bufferSize": 0}, "cache": cache}

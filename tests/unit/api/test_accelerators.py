@@ -25,9 +25,9 @@ TPU_SLICES = [
 @pytest.mark.parametrize(
     ("name", "capability"),
     [
-        ("nvidia-tesla-v100", 7.0), ("nvidia-tesla-t4", 7.5), ("nvidia-l4", 8.9), ("nvidia-tesla-a100", 8.0),
-        ("nvidia-a100-80gb", 8.0), ("nvidia-h100-80gb", 9.0), ("nvidia-h100-mega-80gb", 9.0),
-        ("nvidia-h200-141gb", 9.0), ("nvidia-b200", 10.0), ("nvidia-gb200", 10.0), ("nvidia-rtx-pro-6000", 12.0),
+        ("v100", 7.0), ("t4", 7.5), ("l4", 8.9), ("a100", 8.0),
+        ("a100-80gb", 8.0), ("h100", 9.0), ("h100-mega", 9.0),
+        ("h200", 9.0), ("b200", 10.0), ("gb200", 10.0), ("rtx-pro-6000", 12.0),
     ],
 )  # fmt: skip
 def test_compute_capability_decides_about_bfloat16(name: str, capability: float) -> None:
@@ -38,20 +38,20 @@ def test_compute_capability_decides_about_bfloat16(name: str, capability: float)
 
 
 def test_a_p100_has_no_tensor_cores_and_gets_float32_alone() -> None:
-    accelerator = lookup("nvidia-tesla-p100")
+    accelerator = lookup("p100")
     assert (accelerator.compute_capability, accelerator.policies) == (6.0, ("float32",))
     assert automatic_policy(accelerator)[0] == "float32"
 
 
 def test_chips_of_a_topology() -> None:
-    tpu = lookup("tpu7x")
+    tpu = lookup("v7x")
     assert (chips_per_pod(tpu, "1x1x1"), chips_per_pod(tpu, "2x2x1")) == ((1,), (4,))
     assert pods("4x8x8", 4) == 64
     assert tpu.replicas_per_device == 2
-    assert chips_per_pod(lookup("tpu-v5-lite-podslice"), "2x4") == (8, 4)
-    assert chips_per_pod(lookup("tpu-v5-lite-device"), "2x4") == (8,)
+    assert chips_per_pod(lookup("v5e"), "2x4") == (8, 4)
+    assert chips_per_pod(lookup("v5e-device"), "2x4") == (8,)
     with pytest.raises(InvalidSpec, match="2x2, 2x4, 4x4"):
-        chips_per_pod(lookup("tpu-v6e-slice"), "3x3")
+        chips_per_pod(lookup("v6e"), "3x3")
 
 
 def test_the_rules_tell_tpus_and_gpus_by_their_names() -> None:
@@ -72,8 +72,8 @@ def test_every_tpu_wants_multiples_of_128_and_no_float16() -> None:
 @pytest.mark.parametrize(
     ("alias", "name"),
     [
-        ("T4", "nvidia-tesla-t4"), ("a100", "nvidia-tesla-a100"), ("a100-80gb", "nvidia-a100-80gb"),
-        ("v5e", "tpu-v5-lite-podslice"), ("cpu", "cpu"),
+        ("T4", "t4"), ("a100", "a100"), ("a100-80gb", "a100-80gb"),
+        ("v5e", "v5e"), ("cpu", "cpu"),
     ],
 )  # fmt: skip
 def test_an_alias_names_one_accelerator(alias: str, name: str) -> None:
@@ -88,7 +88,7 @@ def test_an_alias_names_one_accelerator(alias: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("nvidia-t4", "nvidia-tesla-t4"), ("tpu-v4", "tpu-v4-podslice"), ("nvidia-tesla-v10", "nvidia-tesla-v100")],
+    [("nvidia-t4", "t4"), ("tpu-v4", "v4"), ("nvidia-tesla-v10", "v100")],
 )
 def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: str) -> None:
     with pytest.raises(
@@ -100,8 +100,8 @@ def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: s
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("Trillium", "'Trillium' is a name of the command line alone; write 'tpu-v6e-slice'"),
-        ("NVIDIA-L4", "'NVIDIA-L4' is not in small letters; write 'nvidia-l4'"),
+        ("Trillium", "'Trillium' is a name of the command line alone; write 'v6e'"),
+        ("NVIDIA-L4", "'NVIDIA-L4' is not in small letters; write 'l4'"),
     ],
 )
 def test_another_name_is_answered_with_the_name_to_write(word: str, said: str) -> None:
@@ -122,7 +122,7 @@ def test_pods_share_the_chips_of_a_slice_without_rest(slice_: tuple[str, str, in
 def test_pods_are_whole_or_refused(sides: list[int], per_pod: int) -> None:
     topology = "x".join(map(str, sides))
     if math.prod(sides) % per_pod:
-        with pytest.raises(InvalidSpec, match="countPerNode"):
+        with pytest.raises(InvalidSpec, match="countPerWorker"):
             pods(topology, per_pod)
     else:
         assert pods(topology, per_pod) * per_pod == math.prod(sides)
@@ -134,5 +134,5 @@ def test_cuboids_follow_the_rule_of_gke(sides: list[int]) -> None:
     ordered = sides == sorted(sides)
     small = total <= 64 and ordered and set(sides) <= {2, 4}
     large = total > 64 and ordered and all(side % 4 == 0 for side in sides)
-    exists = "x".join(map(str, sides)) in lookup("tpu-v4-podslice").topologies
+    exists = "x".join(map(str, sides)) in lookup("v4").topologies
     assert exists == (sides == [2, 2, 1] or small or large)

@@ -14,8 +14,8 @@ from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.spec import MPTrainingJob
 
 SPEC: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-tesla-t4"},
-    "nodes": 3,
+    "accelerator": {"type": "t4"},
+    "workers": 3,
     "program": {"application": {"name": "cnn", "classes": 2}},
     "data": {"train": ["gs://bucket/train"]},
     "training": {"batchSize": {"global": 96}},
@@ -44,10 +44,10 @@ def answer(limits: dict[str, Any], namespace: str = "team", cpu_fallback: bool =
         ({"registries": ["gcr.io"]}, {"podTemplate": {"image": "gcr.io/p/trainer:1"}}),
         ({"images": ["team/trainer"], "registries": ["gcr.io"]}, {"podTemplate": {"image": "team/trainer:9"}}),
         ({"registries": ["gcr.io"]}, {"podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}]}}),
-        ({"nodesPerJob": 3, "nodesPerNamespace": 3}, {}),
+        ({"workersPerJob": 3, "workersPerNamespace": 3}, {}),
         ({}, {"podTemplate": {"serviceAccountName": "trainer"}}),
         # An elastic job takes what the limits leave.
-        ({"nodesPerJob": 2}, {"nodes": None, "elastic": {"min": 2, "max": 8}}),
+        ({"workersPerJob": 2}, {"workers": None, "elastic": {"min": 2, "max": 8}}),
     ],
 )
 def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None:
@@ -58,8 +58,8 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
     ("limits", "spec", "said"),
     [
         ({"accelerators": ["v100", "cpu"]}, {},
-         "spec.accelerator.type: 'nvidia-tesla-t4' is outside runtimes.default.limits.accelerators; "
-         "expected one of nvidia-tesla-v100, cpu. Ask the operator's administrator."),
+         "spec.accelerator.type: 't4' is outside runtimes.default.limits.accelerators; "
+         "expected one of v100, cpu. Ask the operator's administrator."),
         ({"registries": ["gcr.io/team"], "images": ["docker.io/team/trainer:1"]},
          {"podTemplate": {"image": "team/trainer:2"}},
          "spec.podTemplate.image: 'team/trainer:2' is outside runtimes.default.limits.images "
@@ -72,16 +72,16 @@ def test_inside_the_limits(limits: dict[str, Any], spec: dict[str, Any]) -> None
         ({"registries": ["gcr.io"]}, {"podTemplate": {"image": "gcr.io/a b"}},
          "spec.podTemplate.image: 'gcr.io/a b' is no image, such as registry.example.com/team/trainer:1. "
          "Fix the name."),
-        ({"nodesPerJob": 2}, {},
-         "spec.nodes: 3 nodes are more than runtimes.default.limits.nodesPerJob allows; "
+        ({"workersPerJob": 2}, {},
+         "spec.workers: 3 workers are more than runtimes.default.limits.workersPerJob allows; "
          "expected at most 2. Ask the operator's administrator."),
-        ({"nodesPerNamespace": 2}, {},
-         "spec.nodes: 3 nodes are more than runtimes.default.limits.nodesPerNamespace allows; expected at most 2. "
-         "Ask the operator's administrator."),
-        ({"accelerators": ["t4", "cpu"]}, {"accelerator": {"type": "nvidia-tesla-t4", "alternatives": [{"type": "cpu"},
-         {"type": "nvidia-l4"}]}},
-         "spec.accelerator.alternatives[1].type: 'nvidia-l4' is outside runtimes.default.limits.accelerators; "
-         "expected one of nvidia-tesla-t4, cpu. Ask the operator's administrator."),
+        ({"workersPerNamespace": 2}, {},
+         "spec.workers: 3 workers are more than runtimes.default.limits.workersPerNamespace allows; "
+         "expected at most 2. Ask the operator's administrator."),
+        ({"accelerators": ["t4", "cpu"]}, {"accelerator": {"type": "t4", "alternatives": [{"type": "cpu"},
+         {"type": "l4"}]}},
+         "spec.accelerator.alternatives[1].type: 'l4' is outside runtimes.default.limits.accelerators; "
+         "expected one of t4, cpu. Ask the operator's administrator."),
         ({}, {"podTemplate": {"serviceAccountName": "operator"}},
          "spec.podTemplate.serviceAccountName: 'operator' is the operator's own name. "
          "Name an account made for this job's data."),
@@ -93,10 +93,10 @@ def test_outside_a_limit_that_is_named(limits: dict[str, Any], spec: dict[str, A
 
 def test_what_was_asked_for_counts_when_a_job_falls_back_to_the_cpu() -> None:
     assert answer({"accelerators": ["t4"]}, cpu_fallback=True) == ""
-    assert "'nvidia-tesla-t4' is outside" in answer({"accelerators": ["cpu"]}, cpu_fallback=True)
+    assert "'t4' is outside" in answer({"accelerators": ["cpu"]}, cpu_fallback=True)
     batch = {"batchSize": {"global": 64}}
-    refused = answer({"nodesPerJob": 3}, nodes=None, elastic={"min": 3, "max": 8}, training=batch)
-    assert refused.startswith("spec.elastic.min: 4 nodes are more than runtimes.default.limits.nodesPerJob allows")
+    refused = answer({"workersPerJob": 3}, workers=None, elastic={"min": 3, "max": 8}, training=batch)
+    assert refused.startswith("spec.elastic.min: 4 workers are more than runtimes.default.limits.workersPerJob allows")
 
 
 def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:
@@ -112,8 +112,8 @@ def test_the_operators_own_namespace_is_refused_whatever_the_limits() -> None:
         ({"accelerators": ["t5"]}, "accelerators[0]"),
         ({"images": ["https://gcr.io/a"]}, "images[0]"),
         ({"registries": ["gcr.io/a:1"]}, "registries[0]"),
-        ({"nodesPerJob": 0}, "nodesPerJob"),
-        ({"nodesPerNamspace": 1}, "nodesPerNamspace"),
+        ({"workersPerJob": 0}, "workersPerJob"),
+        ({"workersPerNamspace": 1}, "workersPerNamspace"),
     ],
 )
 def test_an_empty_limit_is_named(limits: dict[str, Any], field: str) -> None:

@@ -14,7 +14,7 @@ from mptraining_api.launch import (
     INDEX,
     JOB_FILE,
     MACHINE,
-    NODES,
+    WORKERS,
     WorkerIdentity,
     attempt_job,
     launch,
@@ -30,7 +30,7 @@ TWO_HOSTS = ("flowers-1-0.flowers:2222", "flowers-1-1.flowers:2222")
 
 
 def job(**spec: Any) -> ResolvedJob:
-    base = {"accelerator": {"type": "nvidia-l4"}, "nodes": 2, "program": {"script": {"path": "train.py"}}}
+    base = {"accelerator": {"type": "l4"}, "workers": 2, "program": {"script": {"path": "train.py"}}}
     return resolve(MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": base | spec}), ClusterSettings())
 
 
@@ -47,22 +47,22 @@ def test_legacy_keras_and_hidden_gpus_are_set_before_tensorflow_is_imported() ->
     legacy = launch(job(), hosts=TWO_HOSTS, job_path="j", attempt=1).environment
     assert legacy["TF_USE_LEGACY_KERAS"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in legacy
-    cpu = launch(job(accelerator={"type": "cpu"}, nodes=1), hosts=("localhost:1",), job_path="j", attempt=1)
+    cpu = launch(job(accelerator={"type": "cpu"}, workers=1), hosts=("localhost:1",), job_path="j", attempt=1)
     assert "TF_USE_LEGACY_KERAS" not in cpu.environment
     assert cpu.environment["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
 def test_the_job_of_an_attempt_is_read_from_the_frozen_job_and_the_environment() -> None:
-    accelerator = {"type": "nvidia-l4", "alternatives": [{"type": "nvidia-tesla-t4"}]}
+    accelerator = {"type": "l4", "alternatives": [{"type": "t4"}]}
     program = {"application": {"name": "mlp", "classes": 3}}
-    spec = {"nodes": None, "elastic": {"min": 1, "max": 2}, "program": program, "data": {"train": ["a"]}}
+    spec = {"workers": None, "elastic": {"min": 1, "max": 2}, "program": program, "data": {"train": ["a"]}}
     frozen = job(accelerator=accelerator, **spec)
-    attempt = for_attempt(frozen, machine=1, nodes=1)
-    started = launch(attempt, hosts=("a:1",), job_path="j", attempt=2, machine=1, nodes=1)
+    attempt = for_attempt(frozen, machine=1, workers=1)
+    started = launch(attempt, hosts=("a:1",), job_path="j", attempt=2, machine=1, workers=1)
     assert attempt_job(frozen, started.environment) == attempt
-    assert (attempt.accelerator.type, attempt.processes) == ("nvidia-tesla-t4", 1)
+    assert (attempt.accelerator.type, attempt.workers) == ("t4", 1)
     first = launch(for_attempt(frozen), hosts=TWO_HOSTS, job_path="j", attempt=1)
-    assert not {MACHINE, NODES} & first.environment.keys()
+    assert not {MACHINE, WORKERS} & first.environment.keys()
     assert attempt_job(frozen, first.environment) == for_attempt(frozen)
 
 
@@ -73,7 +73,7 @@ def test_a_seat_is_read_from_the_environment() -> None:
     config = json.loads(tf_config(identity))
     assert config == {"cluster": {"worker": list(TWO_HOSTS)}, "task": {"type": "worker", "index": 1}}
     assert WorkerIdentity.from_environment({}).is_chief
-    with pytest.raises(ValueError, match="1 hosts for 2 processes"):
+    with pytest.raises(ValueError, match="1 hosts for 2 workers"):
         launch(job(), hosts=("a:1",), job_path="j", attempt=1)
 
 

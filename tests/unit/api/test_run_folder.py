@@ -18,7 +18,7 @@ from tests.unit.api.sweep.sweeps import sweep
 
 def job(name: str = "flowers", *, labels: dict[str, str] | None = None, **spec: Any) -> ResolvedJob:
     base = {
-        "accelerator": {"type": "nvidia-l4"},
+        "accelerator": {"type": "l4"},
         "program": {"application": {"name": "ResNet50"}},
         "data": {"train": ["gs://b/t"]},
     }
@@ -32,7 +32,7 @@ def job(name: str = "flowers", *, labels: dict[str, str] | None = None, **spec: 
         {"training": {"epochs": 9}},
         {"training": {"batchSize": {"perReplica": 8}}},
         {"precision": {"policy": "float32"}},
-        {"nodes": 2},
+        {"workers": 2},
         {"accelerator": {"type": "cpu"}},
         {"data": {"train": ["gs://b/t"], "validation": ["gs://b/v"]}},
         # An omitted field equals its default.

@@ -27,7 +27,7 @@ def test_a_job_goes_back_to_what_was_written() -> None:
     """Intent only: defaults are decided by resolve."""
     job = parsed_job(GOOD)
     document = job.to_document()
-    assert (job.metadata.name, job.spec.accelerator.type, job.spec.nodes) == ("digits", "cpu", None)
+    assert (job.metadata.name, job.spec.accelerator.type, job.spec.workers) == ("digits", "cpu", None)
     assert document["spec"]["training"] == {"batchSize": {"global": 64}}
     assert MPTrainingJob.parse(document) == job
 

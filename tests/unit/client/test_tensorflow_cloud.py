@@ -65,7 +65,7 @@ def test_a_script_becomes_a_job(here: Path, capsys: pytest.CaptureFixture[str]) 
     config = tfc.COMMON_MACHINE_CONFIGS["V100_4X"]
     job: Any = tfc.run("train.py", chief_config=config, entry_point_args=["--lr=0.1"], job_labels={"team": "vision"})
     assert job.document["spec"] == {
-        "accelerator": {"type": "nvidia-tesla-v100", "countPerNode": 4},
+        "accelerator": {"type": "v100", "countPerWorker": 4},
         "program": {"script": {"path": "train.py", "arguments": ["--lr=0.1"]}},
         "podTemplate": {"labels": {"team": "vision"}},
     }
@@ -129,12 +129,12 @@ def test_functions(here: Path) -> None:
         tfc.run(run.launch, entry_point_args=["a"])
 
 
-def test_any_number_of_tuners_is_one_job_on_one_node(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_number_of_tuners_is_one_job_on_one_worker(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tfc.run_cloudtuner(2, entry_point="train.py", name="search", output="gs://bucket/search")
     assert (found["job_ids"], found["docker_image"]) == (["search"], None)
     assert "one job runs all trials, not 2; an MPTrainingSweep" in capsys.readouterr().out
     (job,) = found["jobs"]
-    assert "nodes" not in job.document["spec"]
+    assert "workers" not in job.document["spec"]
     assert job.document["spec"]["program"] == {"script": {"path": "train.py"}}
     with pytest.raises(ValueError, match=r"num_jobs must be greater than 0\."):
         tfc.run_cloudtuner(0, entry_point="train.py")
@@ -227,7 +227,7 @@ def test_an_unchanged_script_trains_here_by_one_command(
         colab.main(["--here", "project/scale.py", "--lr=1"])
     assert caught.value.code == 0
     ((document, package),) = made
-    assert document["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 1}
+    assert document["spec"]["accelerator"] == {"type": "t4", "countPerWorker": 1}
     assert [file.path for file in package.files] == ["neighbour.py", "scale.py"]
     out = capsys.readouterr().out
     assert out.startswith("['--lr=1'] x __main__\n")

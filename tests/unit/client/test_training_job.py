@@ -25,7 +25,7 @@ from mptraining_api.validation.mistakes import InvalidJobFile
 def flowers(**more: Any) -> TrainingJob:
     return mptraining.TrainingJob(
         name="flowers",
-        accelerator=mptraining.Accelerator(type="nvidia-tesla-t4", count_per_node=4, provisioning="Spot"),
+        accelerator=mptraining.Accelerator(type="t4", count_per_worker=4, provisioning="Spot"),
         program=mptraining.Program(application=mptraining.Application(name="cnn", classes=5)),
         data=mptraining.Data(
             train=("records/train-*.tfrecord",),
@@ -48,7 +48,7 @@ def test_it_is_the_document_of_a_job_file() -> None:
         "kind": "MPTrainingJob",
         "metadata": {"name": "flowers", "labels": {"team": "vision"}},
         "spec": {
-            "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"},
+            "accelerator": {"type": "t4", "countPerWorker": 4, "provisioning": "Spot"},
             "program": {"application": {"name": "cnn", "classes": 5}},
             "data": {
                 "train": ["records/train-*.tfrecord"],
@@ -90,20 +90,20 @@ def test_every_section_of_the_resource_has_its_class() -> None:
 
 def test_editors_see_python_names_and_descriptions() -> None:
     parameters = inspect.signature(mptraining.Accelerator).parameters
-    assert list(parameters)[:4] == ["type", "count_per_node", "topology", "provisioning"]
+    assert list(parameters)[:4] == ["type", "count_per_worker", "topology", "provisioning"]
     assert parameters["type"].default is inspect.Parameter.empty
     assert parameters["topology"].default is None
     documented = inspect.getdoc(mptraining.Accelerator) or ""
-    assert documented.startswith("The accelerator of each node, and those that the job takes instead")
-    assert "count_per_node: Accelerators on each node" in documented
+    assert documented.startswith("The accelerator of each worker, and those that the job takes instead")
+    assert "count_per_worker: Accelerators of each worker" in documented
     assert repr(mptraining.Application(name="cnn")) == "Application(name='cnn')"
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
-        ("Accelerator", {"type": "cpu", "countPerNode": 2}, "countPerNode=…): unknown argument. Did you mean 'count_"),
-        ("Accelerator", {"type": "cpu", "count_per_node": 0}, "count_per_node=…): 0 is not valid; expected greater"),
+        ("Accelerator", {"type": "cpu", "countPerWorker": 2}, "countPerWorker=…): unknown argument. Did you mean 'c"),
+        ("Accelerator", {"type": "cpu", "count_per_worker": 0}, "count_per_worker=…): 0 is not valid; expected"),
         ("Accelerator", {}, "type=…): missing. Give this argument"),
         ("Data", {"train": ["a"], "features": [{"name": "x", "dtype": "int"}]},
          "features[0].dtype=…): 'int' is not valid; expected 'int8', 'uint8'"),
@@ -117,7 +117,7 @@ def test_an_invalid_argument_is_named_as_in_python(kind: str, arguments: dict[st
 
 
 def test_rules_between_sections_name_python_arguments() -> None:
-    job = flowers().model_copy(update={"nodes": 2, "strategy": "None"})
+    job = flowers().model_copy(update={"workers": 2, "strategy": "None"})
     with pytest.raises(InvalidSpec) as refused:
         check(job_document(job))
     assert refused.value.where.startswith("spec.")

@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {
     "apiVersion": "mptraining.dev/v1alpha1",
     "kind": "MPTrainingJob",
     "spec": {
-        "accelerator": {"type": "nvidia-tesla-t4"},
+        "accelerator": {"type": "t4"},
         "program": {"application": {"name": "cnn"}},
         "data": {"train": ["train"], "validation": ["validation"]},
     },

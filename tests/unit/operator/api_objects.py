@@ -30,8 +30,8 @@ def raw_job(
         "kind": "MPTrainingJob",
         "metadata": {**metadata, "generation": generation, "creationTimestamp": CREATED},
         "spec": {
-            "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1},
-            "nodes": 2,
+            "accelerator": {"type": "t4", "countPerWorker": 1},
+            "workers": 2,
             "program": {"application": {"name": "cnn"}},
             "data": {"train": ["gs://bucket/train-*.tfrecord"]},
             "training": {"epochs": 1, "batchSize": {"global": 64}},

@@ -143,10 +143,10 @@ def test_a_job_that_is_gone_is_no_work(make: Make) -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"scheduling": {"queueName": "gpus"}}])
-def test_while_one_start_is_written_another_job_sees_its_nodes_and_does_not_wait_for_it(
+def test_while_one_start_is_written_another_job_sees_its_workers_and_does_not_wait_for_it(
     make: Make, spec: dict[str, Any]
 ) -> None:
-    bench = make(plan=plan_of_job, limits=JobLimits(nodes_per_job=2, nodes_per_namespace=3))
+    bench = make(plan=plan_of_job, limits=JobLimits(workers_per_job=2, workers_per_namespace=3))
     for name in ("first", "second"):
         bench.cache.put_job(parse.job(raw_job(name, uid=name, status={"phase": "Pending"}, **spec)))
     writing, written = threading.Event(), threading.Event()

@@ -39,13 +39,13 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
         ("runtimes: {default: {images: {cpu: a b}}}", "is no image"),
         ("runtimes: {default: {limits: {accelerators: [t5]}}}", "runtimes.default.limits.accelerators[0]"),
         (
-            "runtimes: {a: {limits: {nodesPerNamespace: 5}}}",
-            "runtimes.a.limits.nodesPerNamespace: a limit on the namesp",
+            "runtimes: {a: {limits: {workersPerNamespace: 5}}}",
+            "runtimes.a.limits.workersPerNamespace: a limit on the namesp",
         ),
         ("deviceClasses: {T4: a}", "deviceClasses.T4: 'T4' is spelled differently in the catalogue. Write 't4'."),
         (
-            "deviceClasses: {t4: a, nvidia-tesla-t4: b}",
-            "deviceClasses.nvidia-tesla-t4: 'nvidia-tesla-t4' is the GPU of 't4' again; expected one DeviceClass for",
+            "deviceClasses: {t4: a, t4: b}",
+            "deviceClasses.t4: 't4' is the GPU of 't4' again; expected one DeviceClass for",
         ),
         ("deviceClasses: {cpu: a}", "deviceClasses.cpu: 'cpu' is no GPU"),
         ("gangSchedulers: {volcano: a b}", "gangSchedulers.volcano: 'a b' is not valid; expected the name of a sched"),

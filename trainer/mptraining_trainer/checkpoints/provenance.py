@@ -26,7 +26,7 @@ _IGNORED_SETTINGS = (
     "image",
     "placement",
     "alternatives",
-    "nodesRange",
+    "workersRange",
     "output",
     "export",
     "profile",

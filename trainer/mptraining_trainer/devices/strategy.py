@@ -25,7 +25,7 @@ def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Mutab
     """
     if job.training is not None and job.training.deterministic:
         tf.config.experimental.enable_op_determinism()
-    if job.processes > 1:
+    if job.workers > 1:
         peers = sorted({host.rpartition(":")[0] for host in identity.hosts})
         others = environment.get(_NO_GRPC_PROXY) or environment.get(_NO_PROXY, "")
         environment[_NO_GRPC_PROXY] = ",".join([*peers, *filter(None, [others])])
@@ -37,13 +37,13 @@ def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Mutab
     several = job.strategy == "MultiWorkerMirrored"
     if job.accelerator.kind == "cpu":
         tf.config.set_visible_devices([], "GPU")
-        if job.replicas_per_process > 1 and not several:
+        if job.replicas_per_worker > 1 and not several:
             cpu = tf.config.list_physical_devices("CPU")[0]
-            replicas = [tf.config.LogicalDeviceConfiguration() for _ in range(job.replicas_per_process)]
+            replicas = [tf.config.LogicalDeviceConfiguration() for _ in range(job.replicas_per_worker)]
             tf.config.set_logical_device_configuration(cpu, replicas)
     else:
         gpus = tf.config.list_physical_devices("GPU")
-        if len(gpus) < job.replicas_per_process:
+        if len(gpus) < job.replicas_per_worker:
             raise _missing(job, f"{len(gpus)} GPUs")
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -57,7 +57,7 @@ def make_strategy(job: ResolvedJob, identity: WorkerIdentity, environment: Mutab
     if job.strategy == "None":
         return tf.distribute.get_strategy()
     kind = job.accelerator.kind.upper()
-    return tf.distribute.MirroredStrategy([f"{kind}:{index}" for index in range(job.replicas_per_process)])
+    return tf.distribute.MirroredStrategy([f"{kind}:{index}" for index in range(job.replicas_per_worker)])
 
 
 def devices(strategy: Any) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def started_fields(job: ResolvedJob, keras: Keras, strategy: Any) -> dict[str, A
         "keras": keras.version,
         "tensorflow": tf.__version__,
         "devices": devices(strategy),
-        "workers": job.processes,
+        "workers": job.workers,
         "replicas_in_sync": strategy.num_replicas_in_sync,
         "native_bfloat16": native_bfloat16() if job.accelerator.kind == "cpu" else None,
     }
@@ -100,7 +100,7 @@ def _missing(job: ResolvedJob, found: str) -> InvalidSpec:
     promised = job.accelerator
     return InvalidSpec(
         "spec.accelerator",
-        f"promised {promised.count_per_node} x {promised.type} and sees {found}",
+        f"promised {promised.count_per_worker} x {promised.type} and sees {found}",
         next_step="Check the node's drivers and the image's variant, or allow the CPU: cpuFallback in the operator's "
         "settings, `mptj run` on a laptop.",
     )

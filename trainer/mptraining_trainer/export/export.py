@@ -168,9 +168,9 @@ def export(
             forms.write_rebuild()
         # On several workers the others have left by now, so that the live model's variables cannot be read.
         if job.export.format in FORMS:
-            forms.write_for_serving(job.export.format, live=job.processes == 1)
+            forms.write_for_serving(job.export.format, live=job.workers == 1)
         if not forms.formats:
-            forms.write_for_serving(SAVED_MODEL, live=job.processes == 1)
+            forms.write_for_serving(SAVED_MODEL, live=job.workers == 1)
         if not {KERAS_FILE, REBUILD} & set(forms.formats):
             forms.write_keras_weights()
         about |= {

@@ -78,7 +78,7 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
     )
     files = PartFiles(storage.join(worker.folder, run_folder.PREDICTION_PARTS), identity)
     parts = plan(split.count, batch)
-    mine = share(parts, worker.identity.index, job.processes)
+    mine = share(parts, worker.identity.index, job.workers)
     missing = [part for part in mine if not files.is_complete(part)]
     if len(missing) < len(mine):
         telemetry.notice("PartsKept", f"{len(mine) - len(missing)} of {len(mine)} parts are complete already")
@@ -129,7 +129,7 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
 
 
 def _require_output(job: ResolvedJob, wanted: Prediction) -> None:
-    if job.output is None and (wanted.to is None or job.processes > 1):
+    if job.output is None and (wanted.to is None or job.workers > 1):
         raise InvalidSpec(
             "spec.output",
             "missing: the predictions would be deleted with the pod",
@@ -159,7 +159,7 @@ def _open_records(
             training_columns=columns,
             notice=notice,
             now=now,
-            share=Share(worker.identity.index, worker.job.processes),
+            share=Share(worker.identity.index, worker.job.workers),
             meter=meter,
         )
     worker.exit_stack.callback(split.reader.close)

@@ -52,7 +52,7 @@ def to_problem(error: BaseException, job: ResolvedJob) -> Problem:  # noqa: PLR0
     # A peer's error may arrive in the text of a collective operation: it has the same outcome on every worker.
     if (scope := _SCOPE.search(str(error))) is not None:
         return _in_field(scope[1], error)
-    if job.processes > 1 and is_peer_error(error):
+    if job.workers > 1 and is_peer_error(error):
         return PeerLost(
             "", f"another worker went away: {text}", next_step="The whole gang starts again from the checkpoint."
         )
@@ -112,7 +112,7 @@ def _is_program_fault(error: BaseException, job: ResolvedJob) -> bool:
     if job.program.script is not None or isinstance(error, OSError):
         return False
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
-        return job.processes == 1 or "collective" not in str(error).lower()
+        return job.workers == 1 or "collective" not in str(error).lower()
     return "in user code" in str(error) or bool(user_frame(error))
 
 

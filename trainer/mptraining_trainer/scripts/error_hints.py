@@ -107,7 +107,7 @@ _HINTS = (
         lambda text, run: bool(_TPU.search(text)),
         "The job connects to its TPU before the script starts: delete TPUClusterResolver, "
         "experimental_connect_to_cluster, initialize_tpu_system and TPUStrategy, and ask for the TPU by "
-        "accelerator: {type: tpu-v5-lite-podslice, topology: 2x4}.",
+        "accelerator: {type: v5e, topology: 2x4}.",
     ),
     _Hint(
         lambda text, run: bool(_TOO_LATE.search(text)),
@@ -117,7 +117,7 @@ _HINTS = (
         lambda text, run: run.in_job_scope and any(words in text for words in _CUSTOM_LOOP),
         "A custom loop on <replicas> replicas calls its step by strategy.run(step, args=(batch,)), with batches of "
         "strategy.experimental_distribute_dataset(dataset), strategy = tf.distribute.get_strategy() and a loss divided "
-        "by the global batch size; or set accelerator.countPerNode: 1, where the loop runs as it is, or "
+        "by the global batch size; or set accelerator.countPerWorker: 1, where the loop runs as it is, or "
         "strategy: None for a strategy of the script's own.",
     ),
     _Hint(
@@ -129,12 +129,12 @@ _HINTS = (
     _Hint(
         lambda text, run: _on_replicas_of_keras_3(run) and "You must feed a value for placeholder tensor" in text,
         "On <replicas> replicas no variable can be made within a traced step: build layers and optimizers before fit "
-        "(optimizer.build(model.trainable_variables)), or set accelerator.countPerNode: 1.",
+        "(optimizer.build(model.trainable_variables)), or set accelerator.countPerWorker: 1.",
     ),
     _Hint(
         lambda text, run: _on_replicas_of_keras_3(run) and "Unable to automatically build the model" in text,
         "On <replicas> replicas Keras 3 calls the model before it trains: give it a call that takes a batch, build all "
-        "of its layers before fit, or set accelerator.countPerNode: 1 or <set_legacy>.",
+        "of its layers before fit, or set accelerator.countPerWorker: 1 or <set_legacy>.",
     ),
     _Hint(
         lambda text, run: not run.legacy and old_names.is_keras_2_message(text),

@@ -260,7 +260,7 @@ def run_script(
         except Problem:
             raise
         except BaseException as error:
-            if job.processes > 1 and is_peer_error(error):
+            if job.workers > 1 and is_peer_error(error):
                 # A lost peer is not the script's error: `report.errors` converts it.
                 raise
             # A script's own handler of SIGTERM may end it by an error or with an exit code of 0.

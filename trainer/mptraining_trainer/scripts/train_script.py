@@ -64,7 +64,7 @@ def train_script(
             None if job.strategy == "None" else strategy,
             context,
             Path(environment.get(SOURCE_FOLDER, ".")),
-            TunerSearch(tuner_folder, context, nodes=job.processes),
+            TunerSearch(tuner_folder, context, workers=job.workers),
         )
     finally:
         # A script that is preempted or fails needs its last epoch's checkpoint too.
@@ -316,10 +316,10 @@ class _Script:
     def report_failure(self, what: Addition, error: Exception) -> None:
         if isinstance(error, Superseded | ResumeRefused | Preempted):
             raise error
-        if what == Addition.READ and (isinstance(error, StorageUnavailable) or self._worker.job.processes > 1):
+        if what == Addition.READ and (isinstance(error, StorageUnavailable) or self._worker.job.workers > 1):
             # Starting again would lose a checkpoint that the next attempt can read, and all workers must start alike.
             raise error
-        if self._worker.job.processes > 1 and is_peer_error(error):
+        if self._worker.job.workers > 1 and is_peer_error(error):
             raise error
         said = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
         text = " ".join(str(said).split())[:_LONGEST_ERROR]

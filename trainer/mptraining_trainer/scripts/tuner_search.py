@@ -1,4 +1,4 @@
-"""KerasTuner inside a script on one node: its state in the run folder, and the number of the trial.
+"""KerasTuner inside a script on one worker: its state in the run folder, and the number of the trial.
 
 KerasTuner resumes by itself: it stores every trial, and a search that is started again with the same directory runs
 the interrupted trials from their beginning and then the missing ones. So the trainer neither saves nor restores the
@@ -49,12 +49,12 @@ class SearchContext(Protocol):
 
 
 class TunerSearch:
-    """The tuners of one script; `nodes` is the number of nodes that train each model."""
+    """The tuners of one script; `workers` is the number of workers that train each model."""
 
-    def __init__(self, folder: TunerFolder, context: SearchContext, *, nodes: int = 1) -> None:
+    def __init__(self, folder: TunerFolder, context: SearchContext, *, workers: int = 1) -> None:
         self._folder = folder
         self._context = context
-        self._nodes = nodes
+        self._workers = workers
         # Whether a search runs; the tuner of the last one, None again once the script trains a model after it.
         self.searching = False
         self.tuner: Any = None
@@ -149,12 +149,12 @@ class TunerSearch:
 
     def _as_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def search(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._nodes > 1:
+            if self._workers > 1:
                 raise InvalidProgram(
                     "spec.program.script",
-                    f"the script searches with KerasTuner, which trains a trial on one node, and the job has "
-                    f"{self._nodes}",
-                    next_step="Set nodes: 1, or write an MPTrainingSweep, whose trials run at the same time.",
+                    f"the script searches with KerasTuner, which trains a trial on one worker, and the job has "
+                    f"{self._workers}",
+                    next_step="Set workers: 1, or write an MPTrainingSweep, whose trials run at the same time.",
                 )
             self.searching, self.tuner = True, tuner
             try:

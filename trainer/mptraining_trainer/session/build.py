@@ -169,7 +169,7 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
             partial=context.partial,
             accumulation=context.training.gradient_accumulation_steps,
             jit=jit,
-            workers=job.processes,
+            workers=job.workers,
             measures_waiting=data.cached is None,
         )
         loop = Loop(context.strategy, compiled, built.optimizer, plan, scaler=scaler, align=_align(context))

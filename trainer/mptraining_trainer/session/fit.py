@@ -264,7 +264,7 @@ class FitLoop:
         try:
             yield
         except NonFinite:
-            if self.worker.job.processes == 1:
+            if self.worker.job.workers == 1:
                 raise
             self._weights_non_finite = True
 

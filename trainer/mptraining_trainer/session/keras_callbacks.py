@@ -136,7 +136,7 @@ class Callbacks:
         self._save = save
         self._notice = notice
         self._now = worker.telemetry.now
-        self._sum_over_workers = sum_over_workers(built.context.strategy, built.job.processes)
+        self._sum_over_workers = sum_over_workers(built.context.strategy, built.job.workers)
         self._batch_callbacks = [one for one in self._callbacks if supported_callbacks.has_batch_hooks(one)]
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()

@@ -172,7 +172,7 @@ class DeviceMeter:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         kind = job.accelerator.kind.upper()
-        count = 0 if kind == "CPU" else job.replicas_per_process
+        count = 0 if kind == "CPU" else job.replicas_per_worker
         self._names = [f"{kind}:{index}" for index in range(count)]
         self._memory_info = memory_info
         self._nvml: Any = None

@@ -1,7 +1,7 @@
-"""Nodes that the next attempts of a job avoid: those on which a worker failed two of its attempts.
+"""Workers that the next attempts of a job avoid: those on which a worker failed two of its attempts.
 
 The scheduler uses such a node only where no other fits. The status keeps the node of each of the last ten attempts, so
-that at most five nodes are avoided, a node is tried again when its failures are older, and a job that succeeds leaves
+that at most five workers are avoided, a node is tried again when its failures are older, and a job that succeeds leaves
 nothing behind.
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Budget
 from mptraining_api.resolve.alternatives import describe
-from mptraining_api.resolve.attempt import possible_nodes
+from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
 from mptraining_api.status import JobStatus, parse_time
@@ -26,7 +26,7 @@ _REST = 3
 _FIELD = "spec.accelerator.tryForSeconds"
 
 
-def start_of(number: int, job: ResolvedJob, *, machine: int = 0, nodes: int | None = None) -> StartAttempt:
+def start_of(number: int, job: ResolvedJob, *, machine: int = 0, workers: int | None = None) -> StartAttempt:
     """Return the start of an attempt of the frozen `job`.
 
     A job that was resolved again, because its frozen one was deleted, may not have that machine or size: the attempt
@@ -34,9 +34,9 @@ def start_of(number: int, job: ResolvedJob, *, machine: int = 0, nodes: int | No
     """
     if machine > len(job.alternatives):
         machine = 0
-    if job.nodes_range is None or nodes not in possible_nodes(job):
-        nodes = None
-    return StartAttempt(number, job, machine, nodes)
+    if job.workers_range is None or workers not in possible_workers(job):
+        workers = None
+    return StartAttempt(number, job, machine, workers)
 
 
 def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:

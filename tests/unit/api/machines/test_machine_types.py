@@ -61,15 +61,15 @@ def test_the_requests_leave_room_for_the_platform_s_own_pods() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "devices", "platform", "cpu", "memory"),
     [
-        ("nvidia-h100-80gb", 8, "GKE", "145600m", "1123Gi"),
-        ("nvidia-h100-80gb", 8, "AKS", "67200m", "1140Gi"),
-        ("nvidia-tesla-t4", 1, "GKE", "1400m", "4608Mi"),
+        ("h100", 8, "GKE", "145600m", "1123Gi"),
+        ("h100", 8, "AKS", "67200m", "1140Gi"),
+        ("t4", 1, "GKE", "1400m", "4608Mi"),
         # A part of a machine: EKS has no machine with two L4.
-        ("nvidia-l4", 2, "EKS", "16800m", "58880Mi"),
-        ("nvidia-tesla-a100", 1, "EKS", "8400m", "88320Mi"),
+        ("l4", 2, "EKS", "16800m", "58880Mi"),
+        ("a100", 1, "EKS", "8400m", "88320Mi"),
         # The machine is not known: the least of GKE, EKS and AKS.
-        ("nvidia-h200-141gb", 8, "NVIDIA", "67200m", "1110Gi"),
-        ("tpu7x", 4, "GKE", "156800m", "576Gi"),
+        ("h200", 8, "NVIDIA", "67200m", "1110Gi"),
+        ("v7x", 4, "GKE", "156800m", "576Gi"),
     ],
 )
 def test_the_requests_are_a_share_of_the_smallest_machine(
@@ -82,12 +82,12 @@ def test_the_requests_are_a_share_of_the_smallest_machine(
     ("accelerator", "devices", "part", "expected"),
     [
         # n1-standard-2 has 2 CPUs and 7.5 GiB, g2-standard-4 4 and 16, a2-highgpu-1g 12 and 85.
-        ("nvidia-tesla-t4", 1, 1 / 4, {"cpu": "1", "memory": "2Gi"}),
-        ("nvidia-l4", 1, 1 / 48, {"cpu": "1", "memory": "2Gi"}),
-        ("nvidia-tesla-a100", 1, 1 / 7, {"cpu": "1200m", "memory": "7424Mi"}),
-        ("nvidia-tesla-a100", 1, 3 / 7, {"cpu": "3600m", "memory": "22272Mi"}),
+        ("t4", 1, 1 / 4, {"cpu": "1", "memory": "2Gi"}),
+        ("l4", 1, 1 / 48, {"cpu": "1", "memory": "2Gi"}),
+        ("a100", 1, 1 / 7, {"cpu": "1200m", "memory": "7424Mi"}),
+        ("a100", 1, 3 / 7, {"cpu": "3600m", "memory": "22272Mi"}),
         # Whole devices as before.
-        ("nvidia-tesla-t4", 1, 1.0, {"cpu": "1400m", "memory": "4608Mi"}),
+        ("t4", 1, 1.0, {"cpu": "1400m", "memory": "4608Mi"}),
     ],
 )
 def test_a_part_of_a_device_gets_what_tensorflow_needs(

@@ -17,7 +17,7 @@ DATA = {"train": ["gs://bucket/train-*.tfrecord"]}
 
 
 def resolved(
-    type: str = "nvidia-tesla-t4",
+    type: str = "t4",
     *,
     settings: ClusterSettings = CLUSTER,
     accelerator: dict[str, Any] | None = None,

@@ -16,22 +16,24 @@ from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice
 @given(
     accelerator=st.sampled_from(
         [
-            ("nvidia-l4", {"countPerNode": 1}),
-            ("nvidia-l4", {"countPerNode": 8}),
-            ("nvidia-tesla-a100", {"countPerNode": 16, "provisioning": "Spot"}),
-            ("tpu-v5-lite-podslice", {"topology": "2x4"}),
-            ("tpu-v3-device", {"topology": "2x2"}),
+            ("l4", {"countPerWorker": 1}),
+            ("l4", {"countPerWorker": 8}),
+            ("a100", {"countPerWorker": 16, "provisioning": "Spot"}),
+            ("v5e", {"topology": "2x4"}),
+            ("v3", {"topology": "2x2"}),
         ]
     ),
-    nodes=st.integers(1, 8),
+    workers=st.integers(1, 8),
     per_replica=st.integers(1, 512),
 )
 def test_fallback_keeps_the_global_batch_size(
-    accelerator: tuple[str, dict[str, Any]], nodes: int, per_replica: int
+    accelerator: tuple[str, dict[str, Any]], workers: int, per_replica: int
 ) -> None:
     type, written = accelerator
-    tpu = type.startswith("tpu-")
-    spec: dict[str, Any] = {"training": {"batchSize": {"perReplica": per_replica}}} | ({} if tpu else {"nodes": nodes})
+    tpu = "topology" in written
+    spec: dict[str, Any] = {"training": {"batchSize": {"perReplica": per_replica}}} | (
+        {} if tpu else {"workers": workers}
+    )
     asked = resolved(type, accelerator=written, **spec)
     job = resolved(type, accelerator=written, settings=NO_ACCELERATORS, **spec)
     assert job.global_batch_size is not None
@@ -39,9 +41,9 @@ def test_fallback_keeps_the_global_batch_size(
     assert job.global_batch_size % job.replicas == 0
     assert job.learning_rate == asked.learning_rate
     assert job.keras == asked.keras
-    hosts = 1 if tpu else nodes
+    hosts = 1 if tpu else workers
     devices = 1 if hosts > 1 or job.global_batch_size % 2 else 2
-    assert (job.processes, job.replicas_per_process) == (hosts, devices)
+    assert (job.workers, job.replicas_per_worker) == (hosts, devices)
     assert (job.accelerator.kind, job.accelerator.asked_for) == ("cpu", type)
     assert (job.placement.node_selector, job.placement.resources, job.placement.tolerations) == ({}, {}, ())
     assert (job.precision.policy, job.jit_compile) == ("float32", "Never")
@@ -49,7 +51,7 @@ def test_fallback_keeps_the_global_batch_size(
 
 
 @pytest.mark.parametrize(
-    ("count", "nodes", "batch", "there", "here"),
+    ("count", "workers", "batch", "there", "here"),
     [
         (1, 1, {"global": 64}, "64 on one replica", "32 for each of 2 replicas"),
         (4, 1, {"global": 64}, "16 for each of 4 replicas", "32 for each of 2 replicas"),
@@ -62,11 +64,11 @@ def test_fallback_keeps_the_global_batch_size(
     ],
 )  # fmt: skip
 def test_the_batch_is_that_of_the_replicas_that_will_run(
-    count: int, nodes: int, batch: dict[str, int] | None, there: str, here: str
+    count: int, workers: int, batch: dict[str, int] | None, there: str, here: str
 ) -> None:
-    spec: dict[str, Any] = {"nodes": nodes} | ({"training": {"batchSize": batch}} if batch else {})
+    spec: dict[str, Any] = {"workers": workers} | ({"training": {"batchSize": batch}} if batch else {})
     for settings, because in ((ClusterSettings(), there), (NO_ACCELERATORS, here)):
-        job = resolved("nvidia-tesla-t4", accelerator={"countPerNode": count}, settings=settings, **spec)
+        job = resolved("t4", accelerator={"countPerWorker": count}, settings=settings, **spec)
         told = choice(job, "spec.training.batchSize")
         assert (told.because, told.value) == (because, f"global {job.global_batch_size}")
 
@@ -78,14 +80,14 @@ def test_fallback_keeps_what_was_asked_for() -> None:
 
 
 def test_fallback_does_not_give_a_keras_3_script_two_replicas_in_float16() -> None:
-    job = resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT, precision={"policy": "mixed_float16"})
+    job = resolved("l4", settings=NO_ACCELERATORS, program=SCRIPT, precision={"policy": "mixed_float16"})
     assert (job.replicas, job.precision.policy) == (1, "mixed_float16")
-    four = {"countPerNode": 4}
-    assert resolved("nvidia-l4", settings=NO_ACCELERATORS, program=SCRIPT, accelerator=four).replicas == 2
+    four = {"countPerWorker": 4}
+    assert resolved("l4", settings=NO_ACCELERATORS, program=SCRIPT, accelerator=four).replicas == 2
 
 
 def test_fallback_accepts_nothing_that_a_cluster_refuses() -> None:
     with pytest.raises(InvalidSpec, match=r"mixed_bfloat16"):
         resolved(settings=NO_ACCELERATORS, precision={"policy": "mixed_bfloat16"})
     with pytest.raises(InvalidSpec, match=r"spec\.strategy"):
-        resolved(settings=NO_ACCELERATORS, strategy="None", nodes=2)
+        resolved(settings=NO_ACCELERATORS, strategy="None", workers=2)

@@ -27,12 +27,12 @@ KUBERNETES = tuple(
 )
 # One epoch over the data of an application on a GPU: every field that has a value as its default applies.
 JOB: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-tesla-t4"},
+    "accelerator": {"type": "t4"},
     "program": {"application": {"name": "ResNet50", "classes": 5}},
     "data": {"train": ["gs://bucket/train"], "validation": ["gs://bucket/validation"]},
 }
 PREDICTION: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-tesla-t4"},
+    "accelerator": {"type": "t4"},
     "program": {"prediction": {"model": "gs://bucket/model"}},
     "data": {"predict": ["gs://bucket/test"]},
 }

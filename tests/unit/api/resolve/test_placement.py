@@ -11,7 +11,7 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import Placement, ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 
-A100 = "nvidia-tesla-a100"
+A100 = "a100"
 GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -70,7 +70,7 @@ def test_gke_selects_by_labels_alone(
     assert list(placed.tolerations) == [GPU_TAINT, *(toleration(key, value) for key, value in tolerated)]
 
 
-@pytest.mark.parametrize("gpu", ["nvidia-b200", "nvidia-gb200", "nvidia-rtx-pro-6000"])
+@pytest.mark.parametrize("gpu", ["b200", "gb200", "rtx-pro-6000"])
 @pytest.mark.parametrize("settings", [ClusterSettings(), ClusterSettings(cpu_fallback=True)])
 def test_a_gpu_without_kernels_in_tensorflow_s_wheels_needs_an_image_of_the_job(
     gpu: str, settings: ClusterSettings
@@ -81,13 +81,13 @@ def test_a_gpu_without_kernels_in_tensorflow_s_wheels_needs_an_image_of_the_job(
 
 
 def test_a_tpu_is_chosen_by_type_and_topology_and_gb200_by_its_architecture() -> None:
-    tpu = place({"type": "tpu-v5-lite-podslice", "topology": "2x4"})
+    tpu = place({"type": "v5e", "topology": "2x4"})
     assert tpu.node_selector == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
     }
     assert tpu.resources == {"google.com/tpu": 8}
-    gb200 = place({"type": "nvidia-gb200"})
+    gb200 = place({"type": "gb200"})
     assert gb200.node_selector["kubernetes.io/arch"] == "arm64"
     assert toleration("kubernetes.io/arch", "arm64") in gb200.tolerations
 
@@ -112,7 +112,7 @@ def test_eks_has_three_kinds_of_nodes() -> None:
 
 
 def test_aks_selects_by_the_sizes_of_its_machines() -> None:
-    placed = place({"type": "nvidia-tesla-t4", "provisioning": "Spot"}, "AKS")
+    placed = place({"type": "t4", "provisioning": "Spot"}, "AKS")
     assert placed.node_selector == {"kubernetes.azure.com/scalesetpriority": "spot"}
     assert "Standard_NC4as_T4_v3" in terms(placed)[0]["node.kubernetes.io/instance-type"]
     assert toleration("sku", "gpu") in placed.tolerations
@@ -146,8 +146,8 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
 @pytest.mark.parametrize(
     ("accelerator", "node_labels", "found"),
     [
-        ({"type": "tpu-v6e-slice", "topology": "2x2"}, "EKS", "spec.accelerator.type: the node labels of EKS know no"),
-        ({"type": "nvidia-tesla-p100"}, "AKS", "spec.accelerator.type: the node labels of AKS know no"),
+        ({"type": "v6e", "topology": "2x2"}, "EKS", "spec.accelerator.type: the node labels of EKS know no"),
+        ({"type": "p100"}, "AKS", "spec.accelerator.type: the node labels of AKS know no"),
         ({"type": A100, "provisioning": "FlexStart"}, "EKS", "expected OnDemand, Spot, Reservation"),
         ({"type": A100, "provisioning": "Reservation", "reservation": "r"}, "AKS", "expected OnDemand, Spot."),
         ({"type": A100, "provisioning": "Spot"}, "NVIDIA", "expected OnDemand."),
@@ -155,9 +155,9 @@ def test_slices_of_one_size_are_told_from_whole_gpus_by_their_product(platform: 
         ({"type": A100, "provisioning": "Reservation", "reservation": "projects/p/reservations/r"}, "EKS",
          "expected the id of a capacity reservation"),
         ({"type": A100, "partition": "1g.24gb"}, "GKE", "NVIDIA A100 40 GB has no slice '1g.24gb'; expected 1g.5gb,"),
-        ({"type": "nvidia-l4", "partition": "1g.5gb"}, "GKE", "NVIDIA L4 has no slice '1g.5gb'"),
-        ({"type": "nvidia-b200", "countPerNode": 2}, "GKE", "no machine has 2 x NVIDIA B200; expected 8"),
-        ({"type": "nvidia-b200", "countPerNode": 9}, "NVIDIA", "no machine has 9 x NVIDIA B200; expected 1 to 8"),
+        ({"type": "l4", "partition": "1g.5gb"}, "GKE", "NVIDIA L4 has no slice '1g.5gb'"),
+        ({"type": "b200", "countPerWorker": 2}, "GKE", "no machine has 2 x NVIDIA B200; expected 8"),
+        ({"type": "b200", "countPerWorker": 9}, "NVIDIA", "no machine has 9 x NVIDIA B200; expected 1 to 8"),
     ],
 )  # fmt: skip
 def test_what_the_platform_does_not_have_is_refused(accelerator: dict[str, Any], node_labels: str, found: str) -> None:
@@ -168,15 +168,15 @@ def test_what_the_platform_does_not_have_is_refused(accelerator: dict[str, Any],
 
 def test_a_job_may_use_a_part_of_a_machine_that_is_not_gke_s_and_a_slice_is_one_device() -> None:
     for node_labels in ("NVIDIA", "EKS", "Auto"):
-        assert place({"type": "nvidia-b200", "countPerNode": 2}, node_labels).resources == {"nvidia.com/gpu": 2}
-    resolved = job({"type": "nvidia-b200", "partition": "1g.23gb"}, ClusterSettings())
-    assert (resolved.replicas, resolved.accelerator.count_per_node) == (1, 1)
+        assert place({"type": "b200", "countPerWorker": 2}, node_labels).resources == {"nvidia.com/gpu": 2}
+    resolved = job({"type": "b200", "partition": "1g.23gb"}, ClusterSettings())
+    assert (resolved.replicas, resolved.accelerator.count_per_worker) == (1, 1)
 
 
 def test_only_workers_of_one_job_are_packed() -> None:
     packed = {"scheduling": {"topology": "Pack"}}
-    assert job({"type": "nvidia-l4"}, ClusterSettings(), **packed).placement.pack_by is None
-    several = job({"type": "nvidia-l4"}, ClusterSettings(), nodes=2, **packed).placement.pack_by
+    assert job({"type": "l4"}, ClusterSettings(), **packed).placement.pack_by is None
+    several = job({"type": "l4"}, ClusterSettings(), workers=2, **packed).placement.pack_by
     assert several[0] == "cloud.google.com/gce-topology-subblock"
 
 

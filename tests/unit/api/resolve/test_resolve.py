@@ -1,4 +1,4 @@
-"""Choices that follow from accelerator and program, with their reasons; placement on nodes."""
+"""Choices that follow from accelerator and program, with their reasons; placement on workers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from tests.unit.api.resolve.resolved_jobs import NO_ACCELERATORS, SCRIPT, choice
 
 
 @pytest.mark.parametrize(
-    ("type", "accelerator", "nodes", "expected"),
+    ("type", "accelerator", "workers", "expected"),
     [
         ("cpu", {}, 1, ("None", "float32", "Never", "Keras3", 1)),
-        ("cpu", {"countPerNode": 2}, 1, ("Mirrored", "float32", "Never", "Keras3", 2)),
+        ("cpu", {"countPerWorker": 2}, 1, ("Mirrored", "float32", "Never", "Keras3", 2)),
         ("cpu", {}, 3, ("MultiWorkerMirrored", "float32", "Never", "Keras3", 3)),
-        ("nvidia-tesla-v100", {}, 1, ("None", "mixed_float16", "WherePossible", "Keras3", 1)),
-        ("nvidia-tesla-t4", {"countPerNode": 4}, 2, ("MultiWorkerMirrored", "mixed_float16", "WherePossible", "Keras3",
+        ("v100", {}, 1, ("None", "mixed_float16", "WherePossible", "Keras3", 1)),
+        ("t4", {"countPerWorker": 4}, 2, ("MultiWorkerMirrored", "mixed_float16", "WherePossible", "Keras3",
          8)),
-        ("nvidia-l4", {"countPerNode": 2}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 2)),
-        ("nvidia-tesla-a100", {"countPerNode": 16}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 16)),
-        ("nvidia-h100-mega-80gb", {}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 8)),
-        ("tpu-v5-lite-podslice", {"topology": "2x4"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
-        ("tpu-v4-podslice", {"topology": "2x2x1"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 4)),
+        ("l4", {"countPerWorker": 2}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 2)),
+        ("a100", {"countPerWorker": 16}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 16)),
+        ("h100-mega", {}, 1, ("Mirrored", "mixed_float16", "WherePossible", "Keras3", 8)),
+        ("v5e", {"topology": "2x4"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
+        ("v4", {"topology": "2x2x1"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 4)),
         # A v3 chip has two cores, and TPUStrategy creates a replica for each.
-        ("tpu-v3-device", {"topology": "2x2"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
+        ("v3", {"topology": "2x2"}, None, ("TPU", "mixed_bfloat16", "WherePossible", "Legacy", 8)),
     ],
 )  # fmt: skip
 def test_choices_that_follow_from_the_accelerator(
-    type: str, accelerator: dict[str, Any], nodes: int | None, expected: tuple[Any, ...]
+    type: str, accelerator: dict[str, Any], workers: int | None, expected: tuple[Any, ...]
 ) -> None:
-    spec: dict[str, Any] = {} if nodes is None else {"nodes": nodes}
+    spec: dict[str, Any] = {} if workers is None else {"workers": workers}
     job = resolved(type, accelerator=accelerator, **spec)
     assert (job.strategy, job.precision.policy, job.jit_compile, job.keras, job.replicas) == expected
-    assert job.replicas == job.processes * job.replicas_per_process
+    assert job.replicas == job.workers * job.replicas_per_worker
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_xla_follows_the_policy_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("type", "accelerator", "written", "expected", "because"),
     [
-        ("nvidia-tesla-t4", {}, "Auto", False, "may double the time of a step; Always makes"),
-        ("nvidia-tesla-t4", {}, "Always", True, "asked for"),
+        ("t4", {}, "Auto", False, "may double the time of a step; Always makes"),
+        ("t4", {}, "Always", True, "asked for"),
         ("cpu", {}, None, False, "same bits each time on a CPU without it"),
         ("cpu", {}, "Never", False, "asked for"),
-        ("tpu-v5-lite-podslice", {"topology": "2x4", "countPerNode": 8}, None, False, "about GPUs"),
+        ("v5e", {"topology": "2x4", "countPerWorker": 8}, None, False, "about GPUs"),
     ],
 )
 def test_operations_are_deterministic_on_request(
@@ -87,60 +87,62 @@ def test_a_mixed_policy_on_a_cpu_is_kept_and_called_slow() -> None:
 
 
 def test_a_script_has_no_data_no_training_and_no_batch() -> None:
-    job = resolved("nvidia-l4", program=SCRIPT)
+    job = resolved("l4", program=SCRIPT)
     assert (job.data, job.training, job.global_batch_size, job.per_replica_batch_size) == (None, None, None, None)
     assert job.learning_rate.factor == 1.0
 
 
 @pytest.mark.parametrize(
-    ("type", "count", "nodes", "keras", "policy", "generation"),
+    ("type", "count", "workers", "keras", "policy", "generation"),
     [
-        ("nvidia-tesla-t4", 1, 1, "Auto", "mixed_float16", "Keras3"),
-        ("nvidia-tesla-t4", 2, 1, "Auto", "float32", "Keras3"),
-        ("nvidia-l4", 2, 1, "Auto", "mixed_bfloat16", "Keras3"),
-        ("nvidia-l4", 2, 1, "Legacy", "mixed_float16", "Legacy"),
-        ("nvidia-l4", 1, 2, "Auto", "mixed_float16", "Legacy"),
+        ("t4", 1, 1, "Auto", "mixed_float16", "Keras3"),
+        ("t4", 2, 1, "Auto", "float32", "Keras3"),
+        ("l4", 2, 1, "Auto", "mixed_bfloat16", "Keras3"),
+        ("l4", 2, 1, "Legacy", "mixed_float16", "Legacy"),
+        ("l4", 1, 2, "Auto", "mixed_float16", "Legacy"),
     ],
 )
 def test_a_keras_3_script_with_several_replicas_gets_no_float16(
-    type: str, count: int, nodes: int, keras: str, policy: str, generation: str
+    type: str, count: int, workers: int, keras: str, policy: str, generation: str
 ) -> None:
-    job = resolved(type, accelerator={"countPerNode": count}, nodes=nodes, keras=keras, program=SCRIPT)
+    job = resolved(type, accelerator={"countPerWorker": count}, workers=workers, keras=keras, program=SCRIPT)
     assert (job.precision.policy, job.keras) == (policy, generation)
 
 
-def test_a_script_may_make_its_own_strategy_on_several_nodes() -> None:
-    job = resolved("nvidia-l4", nodes=2, strategy="None", program=SCRIPT)
-    assert (job.strategy, job.processes, job.keras) == ("None", 2, "Legacy")
+def test_a_script_may_make_its_own_strategy_on_several_workers() -> None:
+    job = resolved("l4", workers=2, strategy="None", program=SCRIPT)
+    assert (job.strategy, job.workers, job.keras) == ("None", 2, "Legacy")
 
 
 def test_several_tpu_hosts_are_refused_with_or_without_accelerators() -> None:
     for settings in (ClusterSettings(), NO_ACCELERATORS):
-        with pytest.raises(InvalidSpec, match="4x4 with 4 chips per node spans 4 hosts, on which TensorFlow cannot"):
-            resolved("tpu-v5-lite-podslice", accelerator={"topology": "4x4"}, settings=settings)
+        with pytest.raises(
+            InvalidSpec, match="4x4 with 4 chips per worker spans 4 machines, on which TensorFlow cannot"
+        ):
+            resolved("v5e", accelerator={"topology": "4x4"}, settings=settings)
 
 
 def test_a_script_on_one_device_has_no_strategy_there_or_on_the_cpu() -> None:
     for settings in (ClusterSettings(), NO_ACCELERATORS):
-        job = resolved("nvidia-l4", settings=settings, program=SCRIPT)
-        assert (job.strategy, job.replicas, job.processes) == ("None", 1, 1)
+        job = resolved("l4", settings=settings, program=SCRIPT)
+        assert (job.strategy, job.replicas, job.workers) == ("None", 1, 1)
         because = next(each.because for each in job.choices if each.field == "spec.strategy")
         assert because == "one device"
-    assert resolved("nvidia-l4", program=SCRIPT, accelerator={"countPerNode": 4}).strategy == "Mirrored"
-    assert resolved("nvidia-l4", program=SCRIPT, nodes=2).strategy == "MultiWorkerMirrored"
-    assert resolved("nvidia-l4").strategy == "None"
+    assert resolved("l4", program=SCRIPT, accelerator={"countPerWorker": 4}).strategy == "Mirrored"
+    assert resolved("l4", program=SCRIPT, workers=2).strategy == "MultiWorkerMirrored"
+    assert resolved("l4").strategy == "None"
 
 
 def test_a_resolved_job_survives_its_file() -> None:
-    job = resolved(accelerator={"countPerNode": 4, "provisioning": "Spot"}, nodes=2)
+    job = resolved(accelerator={"countPerWorker": 4, "provisioning": "Spot"}, workers=2)
     assert ResolvedJob.read(job.to_json()) == job
     newer = json.loads(job.to_json()) | {"fieldOfANewerVersion": 1}
     assert ResolvedJob.read(json.dumps(newer)) == job
 
 
 def test_a_form_that_tf_keras_lacks_is_refused_before_the_training() -> None:
-    assert resolved("nvidia-l4", export={"format": "onnx"}).export.format == "onnx"
-    for generation in ({"keras": "Legacy"}, {"keras": "Auto", "nodes": 2, "program": SCRIPT}):
+    assert resolved("l4", export={"format": "onnx"}).export.format == "onnx"
+    for generation in ({"keras": "Legacy"}, {"keras": "Auto", "workers": 2, "program": SCRIPT}):
         with pytest.raises(InvalidSpec, match=r"spec\.export\.format: 'litert' with tf_keras"):
-            resolved("nvidia-l4", export={"format": "litert"}, **generation)
-    assert resolved("nvidia-l4", export={"format": "saved_model"}, keras="Legacy").export.format == "saved_model"
+            resolved("l4", export={"format": "litert"}, **generation)
+    assert resolved("l4", export={"format": "saved_model"}, keras="Legacy").export.format == "saved_model"

@@ -31,7 +31,7 @@ TEAM = Runtime.parse(
         "images": {"gpu": "registry.example/gpu:1"},
         "provisioning": "Spot",
         "output": "gs://team/runs",
-        "limits": {"nodesPerJob": 2, "registries": ["registry.example"]},
+        "limits": {"workersPerJob": 2, "registries": ["registry.example"]},
     }
 )
 CLUSTER = ClusterSettings(
@@ -48,7 +48,7 @@ RUNTIMES = CLUSTER.runtimes or {}
 
 def job(namespace: str = "team-b", **spec: Any) -> MPTrainingJob:
     document = {
-        "accelerator": {"type": "nvidia-tesla-t4"},
+        "accelerator": {"type": "t4"},
         "program": {"application": {"name": "cnn", "classes": 2}},
         "data": {"train": ["gs://bucket/train"]},
         **spec,
@@ -86,7 +86,7 @@ def test_the_job_has_precedence_over_its_runtime() -> None:
         "serviceAccountName": "mine",
         "initContainers": [{"name": "proxy", "image": "proxy:2", "restartPolicy": "Always"}],
     }
-    accelerator = {"type": "nvidia-tesla-t4", "provisioning": "OnDemand"}
+    accelerator = {"type": "t4", "provisioning": "OnDemand"}
     output = {"uri": "gs://mine/run"}
     found = resolved(runtime="team-default", podTemplate=own, accelerator=accelerator, output=output)
     assert (found.image, found.accelerator.provisioning, found.output) == ("mine:1", "OnDemand", "gs://mine/run")
@@ -182,7 +182,7 @@ def test_a_runtime_keeps_the_rules_of_a_job(template: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"nodes": 3}, r"3 nodes are more than runtimes\.team-default\.limits\.nodesPerJob"),
+        ({"workers": 3}, r"3 workers are more than runtimes\.team-default\.limits\.workersPerJob"),
         ({"podTemplate": {"image": "other.example/a"}}, r"outside runtimes\.team-default\.limits\.registries"),
         ({"podTemplate": {"initContainers": [{"name": "a", "image": "other.example/a"}]}},
          r"spec\.podTemplate\.initContainers\[0\]\.image: .*outside runtimes\.team-default"),
@@ -197,11 +197,11 @@ def test_the_limits_of_a_runtime_only_narrow(spec: dict[str, Any], message: str)
 
 
 def test_the_limits_of_default_hold_beside_those_of_a_runtime_whose_images_are_the_owner_s_choice() -> None:
-    written = job(runtime="team-default", nodes=2)
+    written = job(runtime="team-default", workers=2)
     found = resolve(written, CLUSTER)
     check_limits(written, found, RUNTIMES)
-    narrow = Runtime(limits=JobLimits(nodes_per_job=1))
-    with pytest.raises(OutsideLimits, match=r"2 nodes are more than runtimes\.default\.limits\.nodesPerJob"):
+    narrow = Runtime(limits=JobLimits(workers_per_job=1))
+    with pytest.raises(OutsideLimits, match=r"2 workers are more than runtimes\.default\.limits\.workersPerJob"):
         check_limits(written, found, {**RUNTIMES, "default": narrow})
     elsewhere = Runtime(limits=JobLimits(registries=("elsewhere.example",)))
     check_limits(written, found, {**RUNTIMES, "default": elsewhere}, operator_account="operator")
@@ -211,8 +211,8 @@ def test_the_limits_of_default_hold_beside_those_of_a_runtime_whose_images_are_t
 
 def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_open() -> None:
     machine = {
-        "type": "nvidia-l4",
-        "alternatives": [{"type": "nvidia-tesla-t4"}, {"type": "nvidia-tesla-v100", "provisioning": "OnDemand"}],
+        "type": "l4",
+        "alternatives": [{"type": "t4"}, {"type": "v100", "provisioning": "OnDemand"}],
     }
     found = resolved(runtime="team-default", accelerator=machine)
     kinds = [each.accelerator.provisioning for each in machines(found)]
@@ -220,9 +220,9 @@ def test_the_provisioning_of_a_runtime_is_that_of_each_machine_that_leaves_it_op
 
 
 def test_a_slice_is_no_device_of_a_class() -> None:
-    settings = dataclasses.replace(CLUSTER, device_classes={"nvidia-tesla-a100": "gpu.example.com"})
-    whole = resolved(settings=settings, accelerator={"type": "nvidia-tesla-a100"})
-    part = resolved(settings=settings, accelerator={"type": "nvidia-tesla-a100", "partition": "1g.5gb"})
+    settings = dataclasses.replace(CLUSTER, device_classes={"a100": "gpu.example.com"})
+    whole = resolved(settings=settings, accelerator={"type": "a100"})
+    part = resolved(settings=settings, accelerator={"type": "a100", "partition": "1g.5gb"})
     assert (whole.placement.device_class, whole.placement.resources) == ("gpu.example.com", {})
     assert part.placement.device_class is None
     assert part.placement.resources

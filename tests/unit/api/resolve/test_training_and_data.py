@@ -109,7 +109,7 @@ def test_a_cluster_may_give_image_and_output() -> None:
 
 @pytest.mark.parametrize(
     ("type", "accelerator", "size"),
-    [("cpu", {}, 32), ("nvidia-l4", {}, 32), ("tpu-v6e-slice", {"topology": "2x2"}, 128)],
+    [("cpu", {}, 32), ("l4", {}, 32), ("v6e", {"topology": "2x2"}, 128)],
 )
 def test_the_default_batch_is_keras_own_or_fills_the_matrix_units(
     type: str, accelerator: dict[str, Any], size: int
@@ -117,17 +117,17 @@ def test_the_default_batch_is_keras_own_or_fills_the_matrix_units(
     assert resolved(type, accelerator=accelerator).per_replica_batch_size == size
 
 
-@given(count=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 16), total=st.integers(1, 4096))
-def test_a_global_batch_is_shared_evenly_or_refused_with_the_nearest(count: int, nodes: int, total: int) -> None:
-    replicas = count * nodes
-    spec: dict[str, Any] = {"nodes": nodes, "training": {"batchSize": {"global": total}}}
+@given(count=st.sampled_from([1, 2, 4, 8]), workers=st.integers(1, 16), total=st.integers(1, 4096))
+def test_a_global_batch_is_shared_evenly_or_refused_with_the_nearest(count: int, workers: int, total: int) -> None:
+    replicas = count * workers
+    spec: dict[str, Any] = {"workers": workers, "training": {"batchSize": {"global": total}}}
     if total % replicas == 0:
-        job = resolved("nvidia-l4", accelerator={"countPerNode": count}, **spec)
+        job = resolved("l4", accelerator={"countPerWorker": count}, **spec)
         assert job.global_batch_size == total
         assert job.per_replica_batch_size == total // replicas
         return
     with pytest.raises(InvalidSpec) as caught:
-        resolved("nvidia-l4", accelerator={"countPerNode": count}, **spec)
+        resolved("l4", accelerator={"countPerWorker": count}, **spec)
     nearest = [int(word.strip(".")) for word in caught.value.next_step.split() if word.strip(".").isdecimal()]
     assert nearest
     assert all(size % replicas == 0 and abs(size - total) < replicas for size in nearest)

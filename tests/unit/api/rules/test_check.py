@@ -35,7 +35,7 @@ def test_all_violations_are_found_and_check_raises_the_first() -> None:
 @pytest.mark.parametrize(
     ("spec", "found"),
     [
-        ({"accelerator": {"type": "tpu-v5-lite-podslice"}}, "missing"),
+        ({"accelerator": {"type": "v5e"}}, "missing"),
         ({"training": {"batchSize": {}}}, "empty"),
         ({"training": {"batchSize": {"perReplica": 8, "global": 8}}}, "has perReplica, global"),
         ({"source": {"requirements": "/" + "r" * 77}}, f"'/{'r' * 77}'"),
@@ -72,8 +72,8 @@ def test_a_violation_in_a_list_shows_the_part_that_is_wrong(spec: dict[str, Any]
 
 
 def test_every_machine_is_left_a_time() -> None:
-    others = [{"type": "nvidia-l4"}, {"type": "nvidia-tesla-t4"}]
-    accelerator = {"type": "nvidia-tesla-a100", "tryForSeconds": 900, "alternatives": others}
+    others = [{"type": "l4"}, {"type": "t4"}]
+    accelerator = {"type": "a100", "tryForSeconds": 900, "alternatives": others}
     (problem,) = violations(job(accelerator=accelerator))
     assert str(problem).startswith("spec.accelerator.tryForSeconds: 900; expected less than runPolicy.pendingTimeout")
     assert violations(job(accelerator={**accelerator, "tryForSeconds": 899})) == []
@@ -99,5 +99,5 @@ def test_the_transition_rule_names_every_field_but_the_mutable_ones() -> None:
     assert "checkpoint.everySteps" in cel
     for mutable in ("suspend", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "maxToKeep"):
         assert mutable not in cel
-    for field in ("accelerator", "nodes", "program", "data", "training", "output", "podTemplate"):
+    for field in ("accelerator", "workers", "program", "data", "training", "output", "podTemplate"):
         assert f"self.spec.{field} == oldSelf.spec.{field}" in cel

@@ -96,7 +96,7 @@ def test_every_mistake_is_reported_at_its_line() -> None:
          "0 has no logarithm"),
         ({"path": "training.optimizer.config.x", "logUniform": {"low": -1, "high": 1}}, ".logUniform.low",
          "more than 0"),
-        ({"path": "training.seed", "values": [1], "when": {"path": "nodes", "values": [1]}}, ".when.path",
+        ({"path": "training.seed", "values": [1], "when": {"path": "workers", "values": [1]}}, ".when.path",
          "no parameter before"),
         ({"path": "training.seed", "values": [1], "when": {"path": RATE["path"], "values": [1]}}, ".when.path",
          "range of real"),
@@ -105,7 +105,7 @@ def test_every_mistake_is_reported_at_its_line() -> None:
         ({"path": "training.optimizer.config", "values": [{}]}, ".path", "sets what spec.parameters[0] sets"),
         # The job's own rules, for one value or the end of a range.
         ({"path": "training.epochs", "values": [1, 0, 2]}, ".values[1]", "at least 1"),
-        ({"path": "accelerator.countPerNode", "int": {"low": 1, "high": 7, "step": 6}}, ".int.high", "7"),
+        ({"path": "accelerator.countPerWorker", "int": {"low": 1, "high": 7, "step": 6}}, ".int.high", "7"),
         ({"path": "training.optimizer.className", "values": ["Adam", "Adamm"]}, ".values[1]", "Adam"),
     ],
 )  # fmt: skip
@@ -127,7 +127,7 @@ def test_a_value_is_checked_where_its_condition_holds() -> None:
     when = {"path": POLICY["path"], "values": ["mixed_float16"]}
     scale = {"path": "precision.lossScale.value", "values": [1024.0, 0.0], "when": when}
     parameters = [POLICY | {"values": ["float32", "mixed_float16"]}, scale]
-    found = problems(parameters=parameters, job=job(accelerator={"type": "nvidia-tesla-t4"}))
+    found = problems(parameters=parameters, job=job(accelerator={"type": "t4"}))
     assert [field for field, _ in found] == ["spec.parameters[1].values[1]"]
 
 

@@ -125,8 +125,8 @@ def test_a_refused_creation_waits_or_fails_the_trial() -> None:
     assert waits.wake_at == NOW + 30
     again = planned(one_at_a_time(), waits.status)
     assert [each.name for each in again.actions if isinstance(each, CreateJob)] == ["digits-1"]
-    fails = planned(one_at_a_time(), first, refusals={"digits-1": Refusal("spec.nodes: invalid", final=True)})
-    assert (trial(fails).state, trial(fails).message) == (TrialState.FAILED, "spec.nodes: invalid")
+    fails = planned(one_at_a_time(), first, refusals={"digits-1": Refusal("spec.workers: invalid", final=True)})
+    assert (trial(fails).state, trial(fails).message) == (TrialState.FAILED, "spec.workers: invalid")
 
 
 def test_suspension_reaches_the_jobs_and_starts_no_others() -> None:

@@ -148,7 +148,7 @@ def test_all_mistakes_are_listed_at_once_in_the_order_of_their_lines() -> None:
 
 def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None:
     lines = mistakes(
-        ("type: cpu", "type: nvidia-tesla-t4, countPerNode: 4"), ("global: 16", "global: 15"),
+        ("type: cpu", "type: t4, countPerWorker: 4"), ("global: 16", "global: 15"),
         ("  program:", "  precision: {policy: mixed_bfloat16}\n  program:"),
     )  # fmt: skip
     assert [line.split(": ")[1] for line in lines] == ["spec.precision.policy", "spec.training.batchSize.global"]
@@ -160,24 +160,24 @@ def test_decisions_that_contradict_the_accelerator_are_listed_together() -> None
         ("{type: cpu, alternatives: [{type: nvidia-l5}, {type: nvidia-l6}]}",
          ["spec.accelerator.alternatives[0].type: unknown accelerator 'nvidia-l5'",
           "spec.accelerator.alternatives[1].type: unknown accelerator 'nvidia-l6'"]),
-        ("{type: gpu, alternatives: [{type: nvidia-l4, countPerNode: 3}]}",
+        ("{type: gpu, alternatives: [{type: l4, countPerWorker: 3}]}",
          ["spec.accelerator.type: unknown accelerator 'gpu'",
-          "spec.accelerator.alternatives[0].countPerNode: no machine has 3 x NVIDIA L4"]),
-        ("{type: cpu, provisioning: FlexStart, alternatives: [{type: nvidia-l5}, {type: nvidia-l4, countPerNode: 3}]}",
+          "spec.accelerator.alternatives[0].countPerWorker: no machine has 3 x NVIDIA L4"]),
+        ("{type: cpu, provisioning: FlexStart, alternatives: [{type: nvidia-l5}, {type: l4, countPerWorker: 3}]}",
          ["spec.accelerator.alternatives[0].type: unknown accelerator 'nvidia-l5'",
           "spec.accelerator.provisioning: 'FlexStart'; expected no provisioning: FlexStart",
-          "spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA L4"]),
-        ("{type: cpu, alternatives: [{type: nvidia-l4, countPerNode: 8}, {type: nvidia-a100-80gb, countPerNode: 3}]}",
-         ["spec.accelerator.alternatives[1].countPerNode: no machine has 3 x NVIDIA A100 80 GB"]),
-        ("{type: nvidia-tesla-t4, partition: 3g.20gb, countPerNode: 4}",
-         ["spec.accelerator.countPerNode: 4; expected 1 with partition",
+          "spec.accelerator.alternatives[1].countPerWorker: no machine has 3 x NVIDIA L4"]),
+        ("{type: cpu, alternatives: [{type: l4, countPerWorker: 8}, {type: a100-80gb, countPerWorker: 3}]}",
+         ["spec.accelerator.alternatives[1].countPerWorker: no machine has 3 x NVIDIA A100 80 GB"]),
+        ("{type: t4, partition: 3g.20gb, countPerWorker: 4}",
+         ["spec.accelerator.countPerWorker: 4; expected 1 with partition",
           "spec.accelerator.partition: NVIDIA T4 has no slice '3g.20gb'"]),
         ("{type: cpu, partition: 3g.20gb}", ["spec.accelerator.partition: '3g.20gb'; expected no partition except"]),
-        ("{type: nvidia-tesla-a100, partition: 3g.20gb, countPerNode: 4}",
-         ["spec.accelerator.countPerNode: 4; expected 1 with partition"]),
-        ("{type: cpu, alternatives: [{type: nvidia-l4, countPerNode: 3, provisioning: Reservation}]}",
+        ("{type: a100, partition: 3g.20gb, countPerWorker: 4}",
+         ["spec.accelerator.countPerWorker: 4; expected 1 with partition"]),
+        ("{type: cpu, alternatives: [{type: l4, countPerWorker: 3, provisioning: Reservation}]}",
          ["spec.accelerator.alternatives[0].reservation: missing; expected reservation with provisioning: Reservation",
-          "spec.accelerator.alternatives[0].countPerNode: no machine has 3 x NVIDIA L4"]),
+          "spec.accelerator.alternatives[0].countPerWorker: no machine has 3 x NVIDIA L4"]),
     ],
 )  # fmt: skip
 def test_the_mistakes_of_all_machines_are_listed_beside_broken_rules(accelerator: str, lines: list[str]) -> None:
@@ -202,10 +202,8 @@ def test_a_short_name_breaks_no_rule_on_the_kind_of_the_machine(accelerator: str
 
 
 def test_a_misspelled_field_hides_no_machine_and_no_broken_rule() -> None:
-    lines = mistakes(
-        ("  program:", "  nods: 2\n  program:"), ("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 3}")
-    )
-    assert [line.split(": ")[1] for line in lines] == ["spec.accelerator.countPerNode", "spec.nods"]
+    lines = mistakes(("  program:", "  nods: 2\n  program:"), ("{type: cpu}", "{type: t4, countPerWorker: 3}"))
+    assert [line.split(": ")[1] for line in lines] == ["spec.accelerator.countPerWorker", "spec.nods"]
     lines = mistakes(("epochs: 1", "epochs: ten"), ("name: mlp", "name: mlp, freezeBase: true"))
     assert [line.split(":")[1] for line in lines] == ["7", "12"]
 
@@ -251,18 +249,18 @@ def test_values_that_kubectl_reads_differently_are_noted_and_recursion_is_a_mist
         read_yaml("&a [*a]", file="x")
 
 
-def test_a_range_of_nodes_is_refused() -> None:
-    spec = {"accelerator": {"type": "nvidia-l4"}, "nodes": {"min": 2, "max": 8}}
-    with pytest.raises(InvalidSpec, match=r"spec\.nodes"):
+def test_a_range_of_workers_is_refused() -> None:
+    spec = {"accelerator": {"type": "l4"}, "workers": {"min": 2, "max": 8}}
+    with pytest.raises(InvalidSpec, match=r"spec\.workers"):
         MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": spec})
 
 
 @pytest.mark.parametrize(
     ("path", "value", "line"),
     [
-        (("spec", "nodes"), {"min": 2, "max": 8}, "Write elastic: {min: 2, max: 8} in spec, without nodes."),
-        (("spec", "nodes"), "2-8", "Write elastic: {min: 2, max: 8} in spec, without nodes."),
-        (("spec", "nodes"), "two", ""),
+        (("spec", "workers"), {"min": 2, "max": 8}, "Write elastic: {min: 2, max: 8} in spec, without workers."),
+        (("spec", "workers"), "2-8", "Write elastic: {min: 2, max: 8} in spec, without workers."),
+        (("spec", "workers"), "two", ""),
         (("spec", "elastic"), "2-8", "Write elastic: {min: 2, max: 8}"),
         (("spec", "elastic"), 4, "Write elastic: {min: 1, max: 4}"),
         (("spec", "elastic"), True, "Write elastic: {min: 1, max: 8}"),

@@ -56,7 +56,7 @@ def test_every_pattern_of_a_field_has_words_and_an_example_that_fits() -> None:
         ("accelerator: {type: cpu, reservation: Team_A}",
          "spec.accelerator.reservation: 'Team_A' is not valid; expected a name of small letters, digits and dashes, a "
          "letter first, such as team-t4, or projects/PROJECT/reservations/NAME. Did you mean 'team-a'?"),
-        ("accelerator: {type: nvidia-tesla-a100, partition: half}",
+        ("accelerator: {type: a100, partition: half}",
          "spec.accelerator.partition: 'half' is not valid; expected a MIG profile, such as 3g.20gb"),
         ("podTemplate: {initContainers: [{name: Proxy, image: a}]}",
          "spec.podTemplate.initContainers[0].name: 'Proxy' is not valid; expected small letters, digits and dashes, no "

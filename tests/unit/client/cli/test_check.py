@@ -21,12 +21,12 @@ JobFile = Callable[..., Path]
 
 
 def test_summary_names_program_and_machines_and_a_job_that_can_never_work_is_a_problem(job_file: JobFile) -> None:
-    path = job_file(nodes=2)
+    path = job_file(workers=2)
     text = path.read_text()
-    path.write_text(text.replace("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 4}"))
-    assert summary(check(str(path))).startswith(f"{path}: flowers trains mlp on 2 nodes with 4 x ")
-    path.write_text(text.replace("type: cpu", "type: nvidia-tesla-t5"))
-    with pytest.raises(InvalidSpec, match="nvidia-tesla-t5"):
+    path.write_text(text.replace("{type: cpu}", "{type: t4, countPerWorker: 4}"))
+    assert summary(check(str(path))).startswith(f"{path}: flowers trains mlp on 2 workers with 4 x ")
+    path.write_text(text.replace("type: cpu", "type: t5"))
+    with pytest.raises(InvalidSpec, match="t5"):
         check(str(path))
 
 
@@ -56,8 +56,8 @@ def test_without_an_output_it_says_where_a_local_run_writes(job_file: JobFile) -
 def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile) -> None:
     path = job_file()
     machines = (
-        "{type: nvidia-tesla-a100, countPerNode: 8, provisioning: Spot, "
-        "alternatives: [{type: nvidia-tesla-t4, countPerNode: 4}, {type: cpu}]}"
+        "{type: a100, countPerWorker: 8, provisioning: Spot, "
+        "alternatives: [{type: t4, countPerWorker: 4}, {type: cpu}]}"
     )
     path.write_text(path.read_text().replace("{type: cpu}", machines))
     report = check(str(path))
@@ -73,14 +73,14 @@ def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile
 
 def test_a_job_is_checked_for_the_platform_that_is_named(job_file: JobFile) -> None:
     path = job_file()
-    tpu = "{type: tpu-v5-lite-podslice, topology: 2x4}"
+    tpu = "{type: v5e, topology: 2x4}"
     path.write_text(path.read_text().replace("{type: cpu}", tpu))
-    with pytest.raises(InvalidSpec, match=r"EKS know no tpu-v5-lite-podslice.*mptj check --node-labels"):
+    with pytest.raises(InvalidSpec, match=r"EKS know no v5e.*mptj check --node-labels"):
         check(str(path), node_labels="EKS")
     labels = check(str(path), node_labels="GKE").job.placement.node_selector or {}
     assert labels["cloud.google.com/gke-tpu-topology"] == "2x4"
     assert CliRunner().invoke(app, ["check", "--node-labels", "GKE", str(path)]).exit_code == 0
-    # The cluster decides for its own nodes.
+    # The cluster decides for its own workers.
     assert CliRunner().invoke(app, ["submit", "--dry-run", str(path)]).exit_code == 0
 
 

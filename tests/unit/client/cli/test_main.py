@@ -107,10 +107,10 @@ def test_with_debug_at_any_position_main_raises_the_error(arguments: tuple[str, 
 def test_check_reports_every_file(job_file: JobFile, mptj: Mptj) -> None:
     good = job_file()
     bad = good.with_name("bad.yaml")
-    bad.write_text(good.read_text().replace("nodes", "nodez"))
+    bad.write_text(good.read_text().replace("workers", "workerz"))
     done = mptj("check", str(bad), str(good))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{bad}:6: spec.nodez: unknown field. Did you mean 'nodes'?\n")
+    assert done.stderr.startswith(f"{bad}:6: spec.workerz: unknown field. Did you mean 'workers'?\n")
     assert done.stderr.endswith("mptj: 1 mistake in 1 of 2 files\n")
     assert "precision.policy" in done.stdout
     assert mptj("check", str(good)).returncode == 0

@@ -27,7 +27,7 @@ SETTINGS = {
             "provisioning": "Spot",
             "images": {"gpu": "registry.example/gpu:1"},
             "podTemplate": {"nodeSelector": {"pool": "shared"}},
-            "limits": {"nodesPerJob": 4},
+            "limits": {"workersPerJob": 4},
         },
     },
 }
@@ -36,7 +36,7 @@ apiVersion: mptraining.dev/v1alpha1
 kind: MPTrainingJob
 metadata: {name: flowers}
 spec:
-  accelerator: {type: nvidia-tesla-t4}
+  accelerator: {type: t4}
   runtime: RUNTIME
   program: {application: {name: cnn, classes: 5}}
   data: {train: ["gs://bucket/train"]}
@@ -55,7 +55,7 @@ def test_the_list_says_what_each_adds(tmp_path: Path) -> None:
         lines = CliRunner().invoke(app, ["runtimes", "--file", write(tmp_path, document)]).stdout.splitlines()
         assert lines[0].split() == ["NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT"]
         assert lines[1].split() == ["plain", "-", "-", "-", "-"]
-        for text in ("vision", "Spot, image for gpu, nodeSelector", "nodesPerJob 4", "T4 on Spot"):
+        for text in ("vision", "Spot, image for gpu, nodeSelector", "workersPerJob 4", "T4 on Spot"):
             assert text in lines[2]
 
 

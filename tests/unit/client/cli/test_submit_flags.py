@@ -32,14 +32,14 @@ def test_a_name_by_the_cluster_is_always_a_name(target: str) -> None:
 
 def test_every_flag_is_a_field_of_the_job() -> None:
     flags = Flags(
-        name="pictures", accelerator="v5e", topology="2x4", nodes=1, spot=True, precision="mixed_bfloat16",
+        name="pictures", accelerator="v5e", topology="2x4", workers=1, spot=True, precision="mixed_bfloat16",
         data=("gs://b/train-*",), validation=("gs://b/val-*",), label="species", classes=5, epochs=5, batch_size=32,
         run_folder="gs://b/run", image="registry/own:1",
     )  # fmt: skip
     made = document("ResNet50", flags, application("ResNet50", flags))
     assert made["metadata"] == {"name": "pictures"}
     assert made["spec"] == {
-        "accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4", "provisioning": "Spot"}, "nodes": 1,
+        "accelerator": {"type": "v5e", "topology": "2x4", "provisioning": "Spot"}, "workers": 1,
         "precision": {"policy": "mixed_bfloat16"}, "program": {"application": {"name": "ResNet50", "classes": 5}},
         "data": {"train": ["gs://b/train-*"], "validation": ["gs://b/val-*"], "label": "species"},
         "training": {"epochs": 5, "batchSize": {"perReplica": 32}}, "output": {"uri": "gs://b/run"},
@@ -51,7 +51,7 @@ def test_only_given_flags_are_in_the_job() -> None:
     made = document("train.py", Flags(), {"script": {"path": "train.py"}})
     assert made["metadata"] == {"generateName": "train-"}
     assert made["spec"] == {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}}
-    with pytest.raises(InvalidSpec, match="Did you mean 'nvidia-tesla-v100'"):
+    with pytest.raises(InvalidSpec, match="Did you mean 'v100'"):
         document("train.py", Flags(accelerator="v10"), {})
 
 

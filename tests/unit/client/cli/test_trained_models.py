@@ -102,7 +102,7 @@ def test_an_error_of_a_prediction_names_the_argument_of_the_command(
     ("wrong", "said"),
     [
         (["--accelerator", "foo"], "mptj: --accelerator: unknown accelerator 'foo'."),
-        (["--accelerator", "cpu", "--nodes", "5000"], "mptj: --nodes: 5000 is not valid; expected at most 1024"),
+        (["--accelerator", "cpu", "--workers", "5000"], "mptj: --workers: 5000 is not valid; expected at most 1024"),
     ],
 )
 def test_a_mistake_of_an_argument_names_it_here_and_on_a_cluster(
@@ -118,11 +118,11 @@ def test_a_mistake_of_an_argument_names_it_here_and_on_a_cluster(
 def test_a_mistake_of_the_job_file_names_its_field(here: Path, mptj: Mptj) -> None:
     (here / "job.yaml").write_text(
         "apiVersion: mptraining.dev/v1alpha1\nkind: MPTrainingJob\nmetadata: {name: a}\n"
-        "spec: {accelerator: {type: cpu}, nodes: 5000, program: {application: {name: mlp}}, data: {train: [test-*]}}\n"
+        "spec: {accelerator: {type: cpu}, workers: 5000, program: {application: {name: mlp}}, data: {train: [a]}}\n"
     )
     printed = mptj(*PREDICT, "--job", "job.yaml").stderr
-    assert "spec.nodes: 5000 is not valid" in printed
-    assert "--nodes" not in printed
+    assert "spec.workers: 5000 is not valid" in printed
+    assert "--workers" not in printed
 
 
 def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
@@ -178,7 +178,7 @@ def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_
         "kind": "MPTrainingJob",
         "metadata": {"name": "flowers"},
         "spec": {
-            "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2},
+            "accelerator": {"type": "t4", "countPerWorker": 2},
             "program": {"application": {"name": "mlp", "classes": 3}},
             "data": {"train": ["train-*"], "label": "kind"},
         },
@@ -188,10 +188,10 @@ def test_a_prediction_takes_the_accelerator_of_the_run_and_the_records_of_a_job_
     (here / "flowers" / "job.json").write_text(resolve(MPTrainingJob.parse(job), ClusterSettings()).to_json())
 
     arguments = ("predict", "flowers", "test-*", "--to", "gs://b/p.parquet", "--job", "flowers.yaml", "--submit")
-    printed = yaml.safe_load(mptj(*arguments, "--dry-run", "--nodes", "2").stdout)["spec"]
-    assert printed["accelerator"] == {"type": "nvidia-tesla-t4", "countPerNode": 2}
+    printed = yaml.safe_load(mptj(*arguments, "--dry-run", "--workers", "2").stdout)["spec"]
+    assert printed["accelerator"] == {"type": "t4", "countPerWorker": 2}
     assert printed["data"] == {"predict": ["test-*"], "label": "kind"}
-    assert printed["nodes"] == 2
+    assert printed["workers"] == 2
     assert printed["output"] == {"uri": "gs://b/p.parquet.run"}
 
 
@@ -288,7 +288,7 @@ def test_the_document_is_a_valid_job_with_the_records_of_a_job_file() -> None:
         "gs://bucket/flowers",
         ["gs://bucket/test-*"],
         accelerator={"type": "cpu"},
-        nodes=3,
+        workers=3,
         prediction={"to": "gs://bucket/p.parquet", "key": "id", "batchSize": None, "evaluate": None},
         data={"train": ["ignored"], "label": "kind", "shuffle": {"mode": "Full"}},
         skip_bad=4,
@@ -303,5 +303,5 @@ def test_the_document_is_a_valid_job_with_the_records_of_a_job_file() -> None:
         "badRecords": {"action": "Skip", "maxSkipped": 4},
     }
     resolved = resolve(job, ClusterSettings())
-    assert (resolved.processes, resolved.strategy, resolved.precision.policy) == (3, "Mirrored", "float32")
+    assert (resolved.workers, resolved.strategy, resolved.precision.policy) == (3, "Mirrored", "float32")
     assert resolved.training is None

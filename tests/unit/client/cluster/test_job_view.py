@@ -19,7 +19,7 @@ CREATED = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 def document(**status: Any) -> dict[str, Any]:
     metadata = {"name": "flowers", "namespace": "team", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    spec = {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4}, "output": {"uri": "gs://b/run"}}
+    spec = {"accelerator": {"type": "t4", "countPerWorker": 4}, "output": {"uri": "gs://b/run"}}
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
@@ -83,7 +83,7 @@ def test_under_way() -> None:
     progress = {"step": 300, "totalSteps": 1000, "percentComplete": 30, "examplesPerSecond": 512.0,
                 "estimatedRemainingSeconds": 90, "metrics": metrics}  # fmt: skip
     running = condition("Running", "Running", "all 2 workers run")
-    fallback = condition("FellBackToCPU", "FellBackToCPU", "nvidia-tesla-t4 is absent")
+    fallback = condition("FellBackToCPU", "FellBackToCPU", "t4 is absent")
     attempts = [
         {"number": 1, "workers": 4, "outcome": "Preempted", "message": "worker 0"},
         {"number": 2, "workers": 8, "outcome": "Resized"},
@@ -103,7 +103,7 @@ def test_under_way() -> None:
         "flowers: Running, attempt 3",
         "  why         Running: all 2 workers run",
         "  progress    step 300/1000 (30%)  loss 0.5123  x NaN  512 examples/s  1 min 30 s left",
-        "  on the CPU  nvidia-tesla-t4 is absent",
+        "  on the CPU  t4 is absent",
         "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
         "  because     strategy MultiWorkerMirrored: 2 hosts",
         "              precision mixed_float16: given in the job",
@@ -114,7 +114,7 @@ def test_under_way() -> None:
         "  advice      look here",
     ]
     assert row(seen, CREATED + 7200) == (
-        "flowers", "Running", "4 x nvidia-tesla-t4", "30%", "loss 0.5123  x NaN", "2 h 0 min",
+        "flowers", "Running", "4 x t4", "30%", "loss 0.5123  x NaN", "2 h 0 min",
     )  # fmt: skip
 
 
@@ -126,13 +126,13 @@ def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
     resolved = [{"decision": "machine", "value": "cpu x 2", "reason": "spec.accelerator.alternatives[0]"}]
     written = document(phase="Running", currentAttempt=2, attempts=attempts, resolved=resolved)
     written["spec"]["accelerator"] = {
-        "type": "nvidia-tesla-a100", "countPerNode": 8, "alternatives": [{"type": "cpu", "countPerNode": 2}],
+        "type": "a100", "countPerWorker": 8, "alternatives": [{"type": "cpu", "countPerWorker": 2}],
     }  # fmt: skip
     seen = view(written)
     assert [each for each in lines(seen) if "attempts" in each or "cpu" in each] == [
         "  runs as     cpu x 2",
         "  because     machine cpu x 2: spec.accelerator.alternatives[0]",
-        "  attempts    1 on nvidia-tesla-a100: NoCapacity",
+        "  attempts    1 on a100: NoCapacity",
         "              2 on cpu: under way",
     ]
     assert row(seen, CREATED)[2] == "2 x cpu"

@@ -30,7 +30,7 @@ def template(output: str = "/runs/digits", **pod_template: Any) -> dict[str, Any
     """The pod template that the operator makes of a job on one T4."""
     pods = {"volumes": [CLAIM], "volumeMounts": [{"name": "runs", "mountPath": "/runs"}], **pod_template}
     spec = {
-        "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 1}, "program": {"application": {"name": "mlp"}},
+        "accelerator": {"type": "t4", "countPerWorker": 1}, "program": {"application": {"name": "mlp"}},
         "data": {"train": ["gs://b/x.tfrecord"], "label": "label"}, "output": {"uri": output},
         "podTemplate": {"image": "trainer:1", **pods},
     }  # fmt: skip

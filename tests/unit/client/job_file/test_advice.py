@@ -18,7 +18,7 @@ QUIET = {"output": {"uri": "gs://b/r"}}
 
 def advice_text(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
     base: dict[str, Any] = {
-        "accelerator": {"type": "nvidia-tesla-a100"},
+        "accelerator": {"type": "a100"},
         "program": {"application": {"name": "ResNet50"}},
         "data": {"train": ["gs://b/t"], "validation": ["gs://b/v"]},
     }
@@ -29,7 +29,7 @@ def advice_text(*, settings: ClusterSettings | None = None, **spec: Any) -> str:
 def test_a_sound_job_needs_no_advice_and_a_fallback_is_no_measurement() -> None:
     assert advice_text() == ""
     scaling = {"learningRateScaling": {"rule": "None"}}
-    assert advice_text(accelerator={"type": "nvidia-tesla-a100", "countPerNode": 4}, training=scaling) == ""
+    assert advice_text(accelerator={"type": "a100", "countPerWorker": 4}, training=scaling) == ""
     assert "say nothing about it" in advice_text(settings=ClusterSettings(cpu_fallback=True))
 
 
@@ -37,26 +37,26 @@ def test_a_sound_job_needs_no_advice_and_a_fallback_is_no_measurement() -> None:
     ("spec", "expected"),
     [
         ({"output": None}, "No output.uri"),
-        ({"output": None, "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}},
+        ({"output": None, "accelerator": {"type": "l4", "provisioning": "Spot"}},
          "starts again from the beginning"),
-        ({"accelerator": {"type": "nvidia-l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
+        ({"accelerator": {"type": "l4", "provisioning": "Spot"}}, "checkpoint.everySteps"),
         ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),
         ({"program": {"application": {"name": "ResNet50", "weights": "imagenet"}}}, "without internet"),
-        ({"nodes": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
-        ({"accelerator": {"type": "nvidia-tesla-t4"}}, "NVIDIA T4 has no bfloat16"),
-        ({"accelerator": {"type": "nvidia-tesla-v100"}, "precision": {"policy": "float32"}},
+        ({"workers": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
+        ({"accelerator": {"type": "t4"}}, "NVIDIA T4 has no bfloat16"),
+        ({"accelerator": {"type": "v100"}, "precision": {"policy": "float32"}},
          "Tensor Cores of NVIDIA V100 idle"),
         ({"precision": {"policy": "float32"}}, "TF32 already"),
         ({"precision": {"lossScale": {"mode": "Fixed", "value": 1024}}}, "is not reduced on overflow"),
         ({"accelerator": {"type": "cpu"}, "precision": {"policy": "mixed_float16"}}, "emulated on a CPU"),
-        ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}, "learningRateScaling"),
+        ({"accelerator": {"type": "a100", "countPerWorker": 4}}, "learningRateScaling"),
         ({"training": {"batchSize": {"perReplica": 256}, "learningRateScaling": {"rule": "Linear",
          "baseBatchSize": 32}}}, "warmupSteps"),
         ({"training": {"batchSize": {"perReplica": 33}}}, "multiple of 8"),
         ({"program": {"function": {"entryPoint": "m:f"}}}, "multiples of 8 fill"),
-        ({"accelerator": {"type": "tpu-v5-lite-podslice", "topology": "2x4"}, "precision": {"policy": "float32"}},
+        ({"accelerator": {"type": "v5e", "topology": "2x4"}, "precision": {"policy": "float32"}},
          "twice the memory traffic of mixed_bfloat16"),
-        ({"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2},
+        ({"accelerator": {"type": "a100", "countPerWorker": 2},
          "training": {"batchSize": {"perReplica": 8}}}, "sees the 8 examples of its own replica only"),
         ({"data": {"train": ["gs://b/t"]}}, "No data.validation"),
         ({"data": {"train": ["gs://b/t"], "shuffle": {"bufferSize": 0}}}, "in the order"),
@@ -67,7 +67,7 @@ def test_a_sentence_for_each_risk(spec: dict[str, Any], expected: str) -> None:
 
 
 def test_what_is_no_risk_gets_no_sentence() -> None:
-    two = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 2}}
+    two = {"accelerator": {"type": "a100", "countPerWorker": 2}}
     assert "BatchNormalization" not in advice_text(**two, training={"batchSize": {"perReplica": 16}})
     assert "BatchNormalization" not in advice_text(training={"batchSize": {"perReplica": 8}})
     linear = {"rule": "Linear", "baseBatchSize": 32}
@@ -76,7 +76,7 @@ def test_what_is_no_risk_gets_no_sentence() -> None:
 
 
 def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
-    four = {"accelerator": {"type": "nvidia-tesla-a100", "countPerNode": 4}}
+    four = {"accelerator": {"type": "a100", "countPerWorker": 4}}
     adam = advice_text(**four)
     assert "An update sees 128 examples" in adam
     assert "{rule: SquareRoot, baseBatchSize: 32, warmupSteps: <five epochs>} multiplies it by 2, as fits Adam" in adam
@@ -93,8 +93,8 @@ def test_the_learning_rate_follows_the_batch_by_the_optimizers_rule() -> None:
 # Slices of TPU v3 have several machines, on which TensorFlow cannot train. A job on the others differs from an example
 # in the name of the accelerator alone.
 WITHOUT_EXAMPLE = {
-    *("tpu-v3-slice", "nvidia-tesla-p100", "nvidia-h200-141gb", "nvidia-b200", "nvidia-gb200"),
-    *("nvidia-rtx-pro-6000", "tpu7x"),
+    *("v3-slice", "p100", "h200", "b200", "gb200"),
+    *("rtx-pro-6000", "v7x"),
 }
 
 
@@ -133,10 +133,10 @@ def test_an_example_resolves_and_loses_no_work(path: Path) -> None:
     [
         (2, 8, 840, "105 examples per replica with 8 workers, 140 with 6, 210 with 4, 420 with 2: NVIDIA A100 40 GB"),
         (2, 8, 64, "BatchNormalization sees the 8 examples of its own replica only, with 8 workers."),
-        (3, 4, 64, "elastic: {min: 3, max: 4} has one number of nodes, 4, since the others cannot share 64 examples "
-                   "evenly: write nodes: 4, or min: 2."),
-        (2, 2, 64, "elastic: {min: 2, max: 2} has one number of nodes: write nodes: 2, or min: 1."),
-        (1, 1, 64, "elastic: {min: 1, max: 1} has one number of nodes: write nodes: 1, or a larger max."),
+        (3, 4, 64, "elastic: {min: 3, max: 4} has one number of workers, 4, since the others cannot share 64 examples "
+                   "evenly: write workers: 4, or min: 2."),
+        (2, 2, 64, "elastic: {min: 2, max: 2} has one number of workers: write workers: 2, or min: 1."),
+        (1, 1, 64, "elastic: {min: 1, max: 1} has one number of workers: write workers: 1, or a larger max."),
         (2, 4, 64, ""),
     ],
 )  # fmt: skip
@@ -144,24 +144,24 @@ def test_advice_on_an_elastic_job_is_for_each_number_of_workers(
     least: int, most: int, batch: int, expected: str
 ) -> None:
     text = advice_text(elastic={"min": least, "max": most}, training={"batchSize": {"global": batch}})
-    assert expected in text if expected else "one number of nodes" not in text
+    assert expected in text if expected else "one number of workers" not in text
 
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
         ({"scheduling": {"gang": "Volcano"}},
-         ["scheduling.gang: Volcano changes nothing for a job of one pod: leave it out, or take more nodes."]),
+         ["scheduling.gang: Volcano changes nothing for a job of one pod: leave it out, or take more workers."]),
         ({"scheduling": {"topology": "Pack"}},
-         ["scheduling.topology: Pack changes nothing for a job of one pod: leave it out, or take more nodes."]),
+         ["scheduling.topology: Pack changes nothing for a job of one pod: leave it out, or take more workers."]),
         ({"scheduling": {"gang": "None", "topology": "Spread", "queueName": "a"}}, []),
-        ({"nodes": 2, "scheduling": {"gang": "Volcano", "topology": "Pack"}}, []),
+        ({"workers": 2, "scheduling": {"gang": "Volcano", "topology": "Pack"}}, []),
         ({"elastic": {"min": 1, "max": 2}, "scheduling": {"topology": "Pack"}}, []),
-        ({"accelerator": {"type": "nvidia-l4", "alternatives": [{"type": "nvidia-l4", "countPerNode": 1}]}},
+        ({"accelerator": {"type": "l4", "alternatives": [{"type": "l4", "countPerWorker": 1}]}},
          ["accelerator.alternatives[0] is the same machine as the first choice: remove it."]),
-        ({"accelerator": {"type": "nvidia-l4", "tryForSeconds": 9, "alternatives": [
-            {"type": "nvidia-tesla-t4"}, {"type": "nvidia-l4", "provisioning": "Spot"},
-            {"type": "nvidia-tesla-t4"}]}},
+        ({"accelerator": {"type": "l4", "tryForSeconds": 9, "alternatives": [
+            {"type": "t4"}, {"type": "l4", "provisioning": "Spot"},
+            {"type": "t4"}]}},
          ["accelerator.alternatives[2] is the same machine as alternatives[0]: remove it."]),
         # The text: YAML's null is an absent field, to Kubernetes too.
         ({"runtime": "null"},
@@ -173,7 +173,7 @@ def test_advice_on_an_elastic_job_is_for_each_number_of_workers(
     ],
 )  # fmt: skip
 def test_a_field_without_effect_is_named(spec: dict[str, Any], expected: list[str]) -> None:
-    base = {"accelerator": {"type": "nvidia-l4"}, "program": {"application": {"name": "ResNet50"}}}
+    base = {"accelerator": {"type": "l4"}, "program": {"application": {"name": "ResNet50"}}}
     document = base | {"data": {"train": ["gs://b/t"]}} | spec
     job = MPTrainingJob.parse({"metadata": {"name": "flowers"}, "spec": document})
     assert without_effect(job.spec, resolve(job, ClusterSettings())) == expected

@@ -155,4 +155,4 @@ def test_what_workers_inherit() -> None:
 
     assert inherited() == {"A": "b"}
     assert inherited(keras="Legacy") == said
-    assert inherited(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 2})["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert inherited(accelerator={"type": "t4", "countPerWorker": 2})["TF_ENABLE_ONEDNN_OPTS"] == "0"

@@ -59,7 +59,7 @@ def test_the_environment_of_the_workers(job_file: JobFile, stub: Stub, capsys: p
     print("TOLD", json.dumps([index, job["data"]["train"], *(os.environ[name] for name in names)]))
     finish("Succeeded", 0)
     """
-    path = job_file(nodes=2)
+    path = job_file(workers=2)
     assert run_local(path, command=stub(code), incarnation=lambda: "one-uuid") == 0
     out = capsys.readouterr().out.splitlines()
     told = sorted(json.loads(line.partition("TOLD ")[2]) for line in out if "TOLD" in line)
@@ -130,7 +130,7 @@ def test_one_worker_fails_the_others_exit(job_file: JobFile, stub: Stub, capsys:
     finish("ProgramFailed", 1, "ValueError: bad")
     """
     # Whichever of them ends first on a busy machine: the other has time for its own end.
-    assert run_local(job_file(nodes=2), command=stub(code), timeouts=Timeouts(stop=60, peers=60)) == 1
+    assert run_local(job_file(workers=2), command=stub(code), timeouts=Timeouts(stop=60, peers=60)) == 1
     assert "mptj: ProgramFailed: worker 1: ValueError: bad." in capsys.readouterr().err
 
 
@@ -161,7 +161,7 @@ def test_a_finished_job_starts_nothing(job_file: JobFile, stub: Stub, run_in: Ru
 
 def test_absent_accelerators_fall_back_to_the_cpu(job_file: JobFile, stub: Stub, capsys: Capture) -> None:
     path = job_file()
-    path.write_text(path.read_text().replace("{type: cpu}", "{type: nvidia-tesla-t4, countPerNode: 2}"))
+    path.write_text(path.read_text().replace("{type: cpu}", "{type: t4, countPerWorker: 2}"))
     ends_early = stub("import os; os._exit(0)")
     assert run_local(path, command=ends_early, machine=Machine(gpu=False, tpu=False)) == 1
     out, err = capsys.readouterr()
@@ -186,7 +186,7 @@ def test_the_output_of_every_worker_is_kept(job_file: JobFile, stub: Stub, here:
     os.write(2, b"the last words of C++")
     os.kill(os.getpid(), 11)
     """
-    assert run_local(job_file(nodes=2), command=stub(code), incarnation=lambda: "one-uuid") == 139
+    assert run_local(job_file(workers=2), command=stub(code), incarnation=lambda: "one-uuid") == 139
     for worker in (0, 1):
         lines = (here / f"runs/flowers/logs/1-one-uuid-{worker}-0.log").read_text().splitlines()
         assert sorted(lines) == ["printed by a child process", f"printed by worker {worker}", "the last words of C++"]

@@ -57,7 +57,7 @@ def test_another_search_in_the_same_folder_is_refused(sweep_file: SweepFile, tra
 
 def test_parallel_trials_do_not_share_a_gpu() -> None:
     spec = view_of([]).sweep.spec
-    job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}}
+    job = spec.job | {"accelerator": {"type": "t4", "countPerWorker": 2}}
     on_gpus = spec.model_copy(update={"job": job})
     assert gpus_of_slots(on_gpus, 2, list("0123")) == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     assert gpus_of_slots(on_gpus, 1, list("0123")) == [{}], "one trial has the whole machine"
@@ -65,8 +65,8 @@ def test_parallel_trials_do_not_share_a_gpu() -> None:
     with pytest.raises(InvalidSpec, match="each trial needs 2 GPUs, and this machine has 4; expected at most 2"):
         gpus_of_slots(on_gpus, 3, list("0123"))
     # By the largest trial, of the GPUs of the user.
-    searched = Parameter.parse({"path": "accelerator.countPerNode", "values": [1, 2]})
-    job = spec.job | {"accelerator": {"type": "nvidia-tesla-t4"}}
+    searched = Parameter.parse({"path": "accelerator.countPerWorker", "values": [1, 2]})
+    job = spec.job | {"accelerator": {"type": "t4"}}
     gpus = visible_gpus({"CUDA_VISIBLE_DEVICES": "4,5,6,7,-1,0"})
     found = gpus_of_slots(spec.model_copy(update={"job": job, "parameters": [searched]}), 2, gpus)
     assert found == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]

@@ -83,7 +83,7 @@ def test_a_job_is_checked_for_this_machine_like_a_file(job: dict[str, Any], monk
         seen.append(settings)
         return DocumentProblems((InvalidSpec("spec", "refused"),))
 
-    job["spec"]["accelerator"] = {"type": "nvidia-tesla-t4"}
+    job["spec"]["accelerator"] = {"type": "t4"}
     monkeypatch.setattr(result, "this_machine", lambda: Machine(gpu=False, tpu=False))
     monkeypatch.setattr(sweep_file, "sweep_problems", refuse)
     with pytest.raises(Problem, match="refused"):

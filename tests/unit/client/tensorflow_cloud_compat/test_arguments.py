@@ -116,7 +116,7 @@ def test_every_common_machine_is_a_job(name: str) -> None:
     given = {"worker_config": machine, "worker_count": 1} if tpu else {"chief_config": machine}
     made = document(check_arguments(**DEFAULTS | given), name="a", program={"script": {"path": "train.py"}})
     resolved = resolve(MPTrainingJob.parse(made), ClusterSettings())
-    assert resolved.processes == 1
+    assert resolved.workers == 1
     if not tpu:
         assert resolved.replicas == max(1, machine.accelerator_count)
 

@@ -56,7 +56,7 @@ def test_who_asks_for_no_accelerator_gets_this_machine_s(
     tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "accelerator": {"type": "nvidia-tesla-t4"}}}
+    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "accelerator": {"type": "t4"}}}
     package = build_package(FILES, program=PROGRAM)
     here = Machine(gpu=False, tpu=False)
     # `machine` is that of the choice; the run looks for itself.

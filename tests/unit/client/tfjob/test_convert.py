@@ -140,8 +140,8 @@ def test_another_command_line_needs_the_name_of_the_file(command: list[str], tmp
     ("selector", "devices", "expected"),
     [
         ({"cloud.google.com/gke-accelerator": "nvidia-tesla-a100", "cloud.google.com/gke-spot": "true"},
-         {"nvidia.com/gpu": 2}, {"type": "nvidia-tesla-a100", "countPerNode": 2, "provisioning": "Spot"}),
-        ({"nvidia.com/gpu.product": "Tesla-T4"}, {"nvidia.com/gpu": 1}, {"type": "nvidia-tesla-t4", "countPerNode": 1}),
+         {"nvidia.com/gpu": 2}, {"type": "a100", "countPerWorker": 2, "provisioning": "Spot"}),
+        ({"nvidia.com/gpu.product": "Tesla-T4"}, {"nvidia.com/gpu": 1}, {"type": "t4", "countPerWorker": 1}),
     ],
 )  # fmt: skip
 def test_labels_of_nodes_name_the_accelerator(
@@ -163,7 +163,7 @@ def test_labels_of_nodes_name_the_accelerator(
          "Worker: differs: spec.program.script.arg"),
         (_tfjob(Worker=_replica(_container(resouces={"a": 1}))),
          "resouces: has no counterpart. Did you mean 'resources'?"),
-        (_tfjob(spec={"enableDynamicWorker": True}), "`elastic: {min, max}` in place of nodes"),
+        (_tfjob(spec={"enableDynamicWorker": True}), "`elastic: {min, max}` in place of workers"),
         (_tfjob(Worker=_replica(volumes=[{"name": "a", "nfs": {}}])), "volumes[0]"),
         (_tfjob(name="Flowers_1"), "metadata.name"),
         (_tfjob(Worker=_replica(_container(resources="x"))), "resources: 'x'; expected a section with fields"),
@@ -181,7 +181,7 @@ def test_refusals_name_the_field_and_the_next_step(tfjob: dict[str, Any], expect
 def test_a_field_that_is_left_out_by_the_user_counts_as_absent(tmp_path: Path) -> None:
     where = "spec.tfReplicaSpecs.Evaluator"
     tfjob = _tfjob(Worker=_replica(), Evaluator=_replica())
-    assert "nodes" not in _convert(tmp_path, tfjob, without=(where,)).document["spec"]
+    assert "workers" not in _convert(tmp_path, tfjob, without=(where,)).document["spec"]
     with pytest.raises(InvalidSpec, match=r"--without: the file has no spec\.x"):
         _convert(tmp_path, tfjob, without=(where, "spec.x"))
 

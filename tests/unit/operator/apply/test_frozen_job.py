@@ -55,7 +55,7 @@ def test_a_spec_that_is_edited_a_second_after_it_was_applied_changes_no_attempt(
     bench = Bench(api, clock, raw_job(podTemplate=REVIEWED, scheduling={"priorityClassName": "low"}))
     bench.reconcile()
     clock.now += 1
-    edit(bench, podTemplate=EDITED, nodes=1, scheduling={"priorityClassName": "high"})
+    edit(bench, podTemplate=EDITED, workers=1, scheduling={"priorityClassName": "high"})
     if restart:
         bench = bench.restarted()
     bench.reconcile()
@@ -91,7 +91,7 @@ def test_a_spec_that_is_edited_while_the_operator_is_stopped_between_intent_and_
 
 def test_a_forged_config_map_starts_nothing(bench: Bench) -> None:
     """A user who submits jobs may create ConfigMaps, and knows the job's uid."""
-    forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "processes": 64})
+    forged = bench.job.model_copy(update={"image": "evil.org/miner:1", "workers": 64})
     bench.api.put(CONFIG_MAPS, config_map(bench.owner, forged.to_json()))
     for number in (1, 2):
         assert bench.start(number)

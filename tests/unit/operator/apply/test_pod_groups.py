@@ -21,7 +21,7 @@ def gang(api: Any, clock: Clock) -> Bench:
     """A job of two workers for Volcano, which is installed."""
     api.served.add(VOLCANO.api_version)
     template = {"annotations": {"scheduling.volcano.sh/queue-name": "research"}}
-    return Bench(api, clock, raw_job(nodes=2, scheduling={"gang": "Volcano"}, podTemplate=template))
+    return Bench(api, clock, raw_job(workers=2, scheduling={"gang": "Volcano"}, podTemplate=template))
 
 
 def test_the_job_then_its_pod_group(gang: Bench) -> None:

@@ -39,7 +39,7 @@ class SimulatedJob:
     # The MPTrainingJob may be deleted and created again.
     uid: str = "uid"
     limits: Limits = LIMITS
-    other_nodes: int = 0
+    other_workers: int = 0
     status: JobStatus = field(default_factory=JobStatus)
     lookups: Lookups = field(default_factory=Lookups)
     # The text in the ConfigMap of the resolved job.
@@ -76,7 +76,7 @@ class SimulatedJob:
             queue_job=self.place,
             lookups=self.lookups,
             limits=self.limits,
-            other_nodes=self.other_nodes,
+            other_workers=self.other_workers,
         )
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
@@ -115,7 +115,7 @@ class SimulatedJob:
                 self.file = text
             case JoinQueue(start):
                 assert self.place is None
-                uid, size = f"place-{next(self.numbers)}", start.attempt_job.processes
+                uid, size = f"place-{next(self.numbers)}", start.attempt_job.workers
                 place = SeenBatchJob("flowers-queue", uid, self.uid, -1, self.time, "{}", suspended=True)
                 self.place = replace(place, machine=start.machine, parallelism=size)
             case LeaveQueue(_, uid):

@@ -22,7 +22,7 @@ from tests.fakes import with_image
 NOW = 1_800_000_000.0
 MOST = 4
 LIMITS = Limits(
-    cluster=ClusterSettings(runtimes=with_image("trainer:1", limits={"nodesPerJob": 3, "nodesPerNamespace": MOST})),
+    cluster=ClusterSettings(runtimes=with_image("trainer:1", limits={"workersPerJob": 3, "workersPerNamespace": MOST})),
 )
 
 
@@ -35,12 +35,12 @@ class AdmissionSimulation:
         self.raw: dict[str, dict[str, Any]] = {}
         self.most_at_once = 0
         self.now = NOW
-        for name, nodes in sizes.items():
+        for name, workers in sizes.items():
             self.raw[name] = {
                 "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "generation": 1},
                 "spec": {
                     "accelerator": {"type": "cpu"},
-                    "nodes": nodes,
+                    "workers": workers,
                     "program": {"application": {"name": "mlp", "classes": 2}},
                     "data": {"train": ["gs://b/t"]},
                     "training": {"batchSize": {"global": 6}},
@@ -76,8 +76,8 @@ class AdmissionSimulation:
         return found
 
     def count(self) -> None:
-        nodes = sum(parse.nodes(raw.get("status", {})) for raw in self.raw.values())
-        self.most_at_once = max(self.most_at_once, nodes)
+        workers = sum(parse.workers(raw.get("status", {})) for raw in self.raw.values())
+        self.most_at_once = max(self.most_at_once, workers)
 
     def started(self, name: str) -> bool:
         return bool(self.status(name).current_attempt)
@@ -101,10 +101,10 @@ def test_a_job_waits_until_another_has_ended() -> None:
     assert running is not None
     assert (running.reason, world.status("second").phase) == ("NamespaceFull", "Pending")
     assert (
-        "2 nodes would be more than the 4 of this namespace (runtimes.default.limits.nodesPerNamespace)"
+        "2 workers would be more than the 4 of this namespace (runtimes.default.limits.workersPerNamespace)"
         in running.message
     )
-    assert parse.job(world.raw["second"]).awaited_nodes == 2
+    assert parse.job(world.raw["second"]).awaited_workers == 2
     # While it waits, no status and no event is written again.
     again = world.look("second")
     assert (again.status, again.event_records) == (None, ())
@@ -117,7 +117,7 @@ def test_a_job_waits_until_another_has_ended() -> None:
     sizes=st.lists(st.integers(1, 3), min_size=1, max_size=6),
     steps=st.lists(st.tuples(st.sampled_from(["look", "end", "suspend", "resume"]), st.integers(0, 5)), max_size=20),
 )
-def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], steps: list[tuple[str, int]]) -> None:
+def test_a_namespace_never_has_more_workers_and_every_job_ends(sizes: list[int], steps: list[tuple[str, int]]) -> None:
     names = [f"job-{index}" for index in range(len(sizes))]
     world = AdmissionSimulation(dict(zip(names, sizes, strict=True)))
     for what, index in steps:
@@ -133,7 +133,7 @@ def test_a_namespace_never_has_more_nodes_and_every_job_ends(sizes: list[int], s
         for name in names:
             world.look(name)
         for name in names:
-            if parse.nodes(world.raw[name].get("status", {})) and world.status(name).phase != "Succeeded":
+            if parse.workers(world.raw[name].get("status", {})) and world.status(name).phase != "Succeeded":
                 world.end(name)
     assert {world.status(name).phase for name in names} == {"Succeeded"}
     assert world.most_at_once <= MOST

@@ -1,4 +1,4 @@
-"""Nodes that attempts avoid: the failures that a node is suspected of, and how many of them count."""
+"""Workers that attempts avoid: the failures that a node is suspected of, and how many of them count."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_node_is_suspected_of_a_failure(pod: SeenPod, suspected: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("nodes", "avoided"),
+    ("workers", "avoided"),
     [
         ([], ()),
         (["a", None, "b"], ()),
@@ -53,9 +53,9 @@ def test_a_node_is_suspected_of_a_failure(pod: SeenPod, suspected: bool) -> None
     ],
 )
 def test_a_node_is_avoided_after_two_attempts_that_failed_on_it(
-    nodes: list[str | None], avoided: tuple[str, ...]
+    workers: list[str | None], avoided: tuple[str, ...]
 ) -> None:
-    attempts = [Attempt(number=number, node=node) for number, node in enumerate(nodes, start=3)]
+    attempts = [Attempt(number=number, node=node) for number, node in enumerate(workers, start=3)]
     status = JobStatus(attempts=attempts or None)
     assert avoided_nodes(status) == avoided
     assert [bool(event_records(status, node)) for node in ("a", "b")] == ["a" in avoided, "b" in avoided]

@@ -20,7 +20,7 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Phase, Progress, parse_time
 from mptraining_operator.plan import conditions, waiting
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, StartAttempt, StartProbe
-from mptraining_operator.plan.capacity import nodes
+from mptraining_operator.plan.capacity import worker_count
 from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod
 from mptraining_operator.resources import names
 from tests.fakes import with_image
@@ -37,8 +37,8 @@ REPORTED = ("Resized", "Started", "Restarting", "Succeeded", "NamespaceFull")
 @functools.cache
 def job(least: int, most: int, batch: int, queue: bool = False, suspended: bool = False) -> MPTrainingJob:
     return two_workers(
-        accelerator={"type": "nvidia-l4"},
-        nodes=None,
+        accelerator={"type": "l4"},
+        workers=None,
         elastic={"min": least, "max": most},
         training={"epochs": 1, "batchSize": {"global": batch}},
         runPolicy={"resizeSeconds": RESIZE, "suspend": suspended},
@@ -46,8 +46,8 @@ def job(least: int, most: int, batch: int, queue: bool = False, suspended: bool 
     )
 
 
-def limited(nodes: int) -> Limits:
-    return Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test", limits={"nodesPerNamespace": nodes})))
+def limited(workers: int) -> Limits:
+    return Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test", limits={"workersPerNamespace": workers})))
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Machines(SimulatedJob):
         self.status = self.status.model_copy(update={"progress": progress})
 
     def observed(self) -> object:
-        return dict(self.jobs), dict(self.pods), self.probe, self.place, self.free, self.other_nodes, self.suspended
+        return dict(self.jobs), dict(self.pods), self.probe, self.place, self.free, self.other_workers, self.suspended
 
     def say(self, text: str) -> None:
         self.table.append(f"T+{self.now:.0f} {text}")
@@ -149,7 +149,7 @@ class Machines(SimulatedJob):
         match action:
             case StartAttempt():
                 super().act(action)
-                size, name, number = action.attempt_job.processes, f"flowers-{action.number}", action.number
+                size, name, number = action.attempt_job.workers, f"flowers-{action.number}", action.number
                 queue = self.place.uid if self.place else ""
                 made = SeenBatchJob(name, name, "uid", number, self.time, parallelism=size, queue_uid=queue)
                 self.jobs[name] = made
@@ -211,7 +211,7 @@ PATTERNS: dict[str, tuple[tuple[int, int, int], dict[str, Any], tuple[Any, ...]]
     "limit_of_the_namespace": (
         (2, 8, 64),
         {"free": 8, "limits": limited(6)},
-        (300, {"other_nodes": 2}, 300),
+        (300, {"other_workers": 2}, 300),
     ),
     # It does not grow for its last two minutes.
     "about_to_end": ((2, 4, 24), {"free": 2}, (60, "nearly done", {"free": 4}, 300)),
@@ -255,32 +255,32 @@ def test_the_attempts_of(pattern: str) -> None:
             assert seconds >= RESIZE, "never more often than resizeSeconds"
 
 
-def test_a_job_that_was_resumed_and_waits_for_nodes_starts_with_the_most_that_there_are_then() -> None:
-    """It was suspended between the end of an attempt and the next one: its nodes are no longer its own."""
+def test_a_job_that_was_resumed_and_waits_for_workers_starts_with_the_most_that_there_are_then() -> None:
+    """It was suspended between the end of an attempt and the next one: its workers are no longer its own."""
     sim = Machines(sizes=(2, 8, 64), free=8, limits=limited(8))
-    sim.other_nodes = 4
+    sim.other_workers = 4
     sim.run(60)
-    sim.other_nodes = 0
+    sim.other_workers = 0
     sim.run_until("Resized: 4 more")
     sim.suspended = True
     sim.run(30)
-    sim.other_nodes, sim.suspended = 7, False
+    sim.other_workers, sim.suspended = 7, False
     sim.run(30)
     running = conditions.condition(sim.status, "Running")
     assert running is not None
     assert running.reason == "NamespaceFull"
-    sim.other_nodes = 0
+    sim.other_workers = 0
     sim.run(30)
     assert [each.workers for each in sim.status.attempts or ()] == [4, 8]
 
 
-def test_a_job_that_waits_for_nodes_of_its_namespace_keeps_no_probe() -> None:
+def test_a_job_that_waits_for_workers_of_its_namespace_keeps_no_probe() -> None:
     """Its pods would occupy machines while the limit allows the job none."""
     sim = Machines(sizes=(2, 4, 24), free=2)
     sim.run(60)
     sim.free = 4
     sim.run_until("Resized: 2 more")
     ended = sim.status
-    assert nodes.keeps_probe(ended), "its machines are for the next attempt"
+    assert worker_count.keeps_probe(ended), "its machines are for the next attempt"
     full = conditions.with_waiting(ended, Phase.RESTARTING, waiting.NAMESPACE_FULL, "", BEGIN, 1)
-    assert not nodes.keeps_probe(full)
+    assert not worker_count.keeps_probe(full)

@@ -24,19 +24,19 @@ from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import BEGIN, SimulatedJob
 
 TABLE = Path(__file__).parents[3] / "golden" / "alternatives.yaml"
-A100, L4, T4, CPU = "nvidia-tesla-a100", "nvidia-l4", "nvidia-tesla-t4", "cpu"
+A100, L4, T4, CPU = "a100", "l4", "t4", "cpu"
 # Seconds of training that the job needs, of a pod's start and of its end.
 WORK, START, END = 3000, 20, 5
 
 ACCELERATOR: dict[str, Any] = {
     "type": A100,
-    "countPerNode": 8,
+    "countPerWorker": 8,
     "provisioning": "Spot",
     "tryForSeconds": 300,
     "alternatives": [
-        {"type": L4, "countPerNode": 8, "provisioning": "Spot"},
-        {"type": T4, "countPerNode": 4},
-        {"type": CPU, "countPerNode": 4},
+        {"type": L4, "countPerWorker": 8, "provisioning": "Spot"},
+        {"type": T4, "countPerWorker": 4},
+        {"type": CPU, "countPerWorker": 4},
     ],
 }
 # By pattern: the machines of each type, as the times at which they come and go.
@@ -59,7 +59,9 @@ PATTERNS: dict[str, dict[str, tuple[int, ...]]] = {
 def described(run_policy: Mapping[str, Any] | None = None, **spec: Any) -> MPTrainingJob:
     training = {"epochs": 1, "batchSize": {"global": 64}}
     policy = {"pendingTimeoutSeconds": 3600, "infrastructureRetries": 5, **(run_policy or {})}
-    return two_workers(**{"accelerator": ACCELERATOR, "nodes": None, "training": training, "runPolicy": policy, **spec})
+    return two_workers(
+        **{"accelerator": ACCELERATOR, "workers": None, "training": training, "runPolicy": policy, **spec}
+    )
 
 
 @dataclass
@@ -217,7 +219,7 @@ def test_twelve_patterns_of_machines_give_the_table() -> None:
 @pytest.mark.parametrize(("seconds", "types"), [(800, (A100, L4, T4)), (None, (A100, L4, T4)), (1700, (L4, T4))])
 def test_the_last_machine_is_tried_however_long_the_others_are(seconds: int | None, types: tuple[str, ...]) -> None:
     # The times of a job that the rules accept, in the default of pendingTimeoutSeconds.
-    first, *others = ({"type": type, "countPerNode": 4} for type in types)
+    first, *others = ({"type": type, "countPerWorker": 4} for type in types)
     tried = {} if seconds is None else {"tryForSeconds": seconds}
     accelerator = first | tried | {"alternatives": others}
     cluster = simulated({T4: (0,)}, {"pendingTimeoutSeconds": 1800}, accelerator=accelerator)
@@ -227,19 +229,19 @@ def test_the_last_machine_is_tried_however_long_the_others_are(seconds: int | No
 def test_events_say_which_machine_is_tried_for_how_long_and_what_follows() -> None:
     records = simulated(PATTERNS["only the first alternative is there"]).records
     assert [record for record in records if "NoCapacity" in record or "Started" in record] == [
-        "0 Started: attempt 1: 1 worker for nvidia-tesla-a100, Mirrored over 8 replicas, mixed_float16; "
-        "tries nvidia-tesla-a100 x 8 (Spot) for 300 s, then nvidia-l4 x 8 (Spot)",
-        "300 NoCapacity: nvidia-tesla-a100 x 8 (Spot) did not come within 300 s (spec.accelerator.tryForSeconds): "
-        "Unschedulable: 1 of 1 workers: 0/9 nodes. Next: nvidia-l4 x 8 (Spot) for 300 s",
-        "305 Started: attempt 2: 1 worker for nvidia-l4, Mirrored over 8 replicas, mixed_float16; "
-        "tries nvidia-l4 x 8 (Spot) for 300 s, then nvidia-tesla-t4 x 4 (OnDemand)",
+        "0 Started: attempt 1: 1 worker for a100, Mirrored over 8 replicas, mixed_float16; "
+        "tries a100 x 8 (Spot) for 300 s, then l4 x 8 (Spot)",
+        "300 NoCapacity: a100 x 8 (Spot) did not come within 300 s (spec.accelerator.tryForSeconds): "
+        "Unschedulable: 1 of 1 workers: 0/9 nodes. Next: l4 x 8 (Spot) for 300 s",
+        "305 Started: attempt 2: 1 worker for l4, Mirrored over 8 replicas, mixed_float16; "
+        "tries l4 x 8 (Spot) for 300 s, then t4 x 4 (OnDemand)",
     ]
 
 
 def test_without_a_time_each_machine_is_tried_for_its_share_of_the_pending_timeout() -> None:
     accelerator = {name: value for name, value in ACCELERATOR.items() if name != "tryForSeconds"}
     records = "".join(simulated({}, {"pendingTimeoutSeconds": 8000}, accelerator=accelerator).records)
-    for machine in ("nvidia-tesla-a100 x 8 (Spot)", "nvidia-tesla-t4 x 4 (OnDemand)"):
+    for machine in ("a100 x 8 (Spot)", "t4 x 4 (OnDemand)"):
         assert f"{machine} did not come within 2000 s (spec.accelerator.tryForSeconds)" in records
 
 

@@ -22,7 +22,7 @@ from mptraining_operator.plan.next_steps import of_container, of_placement, of_r
             "failed quota: team: must specify limits.memory for: trainer; limits.cpu for: trainer",
             "Write podTemplate.resources.limits.cpu and podTemplate.resources.limits.memory: the quota requires it",
         ),
-        ("exceeded quota: few", "It starts when others have ended; or lower nodes or podTemplate.resources"),
+        ("exceeded quota: few", "It starts when others have ended; or lower workers or podTemplate.resources"),
         ('serviceaccount "trainer" not found', "Create the ServiceAccount, or correct podTemplate.serviceAccountName."),
         ("no PriorityClass with name high", "Create the PriorityClass, or correct scheduling.priorityClassName."),
         ('RuntimeClass "gvisor" not found', "Create the RuntimeClass, or correct podTemplate.runtimeClassName."),
@@ -42,7 +42,7 @@ def test_the_step_after_a_refusal(message: str, step: str) -> None:
         ("pod has unbound immediate PersistentVolumeClaims", "Its claim has no volume: kubectl describe pvc -n team"),
         ("volume node affinity conflict", "The volume of its claim is in a place without a free machine of this kind."),
         ("had untolerated taint {gpu: yes}", "Write a toleration for the taint in podTemplate.tolerations, or remove"),
-        ("2 Insufficient cpu, 1 had untolerated taint", "Each worker requests 4 cpu; lower accelerator.countPerNode"),
+        ("2 Insufficient cpu, 1 had untolerated taint", "Each worker requests 4 cpu; lower accelerator.countPerWorker"),
         ("Insufficient memory", ""),
     ],
 )

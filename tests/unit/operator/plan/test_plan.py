@@ -45,8 +45,8 @@ CLUSTER = ClusterSettings(runtimes=with_image("mptraining/trainer:test"))
 TIMES = ("created", "started", "ended_at", "changed", "deletion", "disrupted_at", "finished", "scheduled", "at")
 
 SPEC: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 4},
-    "nodes": 2,
+    "accelerator": {"type": "t4", "countPerWorker": 4},
+    "workers": 2,
     "program": {"application": {"name": "cnn"}},
     "data": {"train": ["gs://bucket/train-*.tfrecord"]},
     "training": {"epochs": 5, "batchSize": {"global": 64}},
@@ -147,7 +147,7 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
             ),
             operator_namespace=document.get("operatorNamespace", ""),
         ),
-        other_nodes=document.get("otherNodes", 0),
+        other_workers=document.get("otherWorkers", 0),
         reports_since=None if (since := document.get("reportsSince", 0)) is None else BASE + since,
     )
 

@@ -57,7 +57,7 @@ def test_a_job_queues_before_its_first_attempt() -> None:
     assert [type(each) for each in found.actions] == [JoinQueue]
     assert found.status is not None
     assert (found.status.phase, found.status.current_attempt) == (Phase.QUEUED, None)
-    assert found.status.workers == 2, "its nodes are reserved in its namespace"
+    assert found.status.workers == 2, "its workers are reserved in its namespace"
     waits = plan(snapshot(status=found.status, queue_job=PLACE), NOW + 9000)
     assert (waits.status, waits.actions) == (None, ())
 
@@ -154,15 +154,15 @@ def joined(**spec: Any) -> SeenBatchJob:
     """Return the place of a job with that spec, as its queue admitted it."""
     (join,) = plan(snapshot(spec=spec), NOW).actions
     assert isinstance(join, JoinQueue)
-    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.start.attempt_job.processes)
+    return dataclasses.replace(ADMITTED, queue_digest=join.digest, parallelism=join.start.attempt_job.workers)
 
 
 @pytest.mark.parametrize(
     "edited",
     [
-        {"nodes": 8},
-        {"accelerator": {"type": "nvidia-l4"}},
-        {"accelerator": {"type": "nvidia-tesla-t4", "countPerNode": 2}},
+        {"workers": 8},
+        {"accelerator": {"type": "l4"}},
+        {"accelerator": {"type": "t4", "countPerWorker": 2}},
         {"podTemplate": {"resources": {"requests": {"cpu": "7"}}}},
         {"scheduling": {"queueName": "others"}},
         {"scheduling": {"queueName": "gpus", "workloadPriorityClassName": "urgent"}},
@@ -196,7 +196,7 @@ def test_an_object_of_the_queue_that_can_never_be_created_fails_the_job(spec: di
     assert (status.attempts or [])[0].outcome == outcomes.INVALID_SPEC.reason
 
 
-TRIED = {"accelerator": {"type": "nvidia-tesla-t4", "tryForSeconds": 60, "alternatives": [{"type": "nvidia-l4"}]}}
+TRIED = {"accelerator": {"type": "t4", "tryForSeconds": 60, "alternatives": [{"type": "l4"}]}}
 
 
 def test_a_machine_that_the_queue_did_not_admit_leaves_a_digest_of_the_job_and_pending_timeout() -> None:
@@ -251,18 +251,18 @@ def test_the_active_deadline_counts_from_the_admission_over_all_attempts() -> No
 
 
 def test_a_job_that_waits_for_its_namespace_gives_its_quota_back() -> None:
-    limits = Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test", limits={"nodesPerNamespace": 2})))
-    found = plan(snapshot(limits=limits, other_nodes=1, queue_job=ADMITTED), NOW)
+    limits = Limits(cluster=ClusterSettings(runtimes=with_image("trainer:test", limits={"workersPerNamespace": 2})))
+    found = plan(snapshot(limits=limits, other_workers=1, queue_job=ADMITTED), NOW)
     assert found.actions == (LeaveQueue("flowers-queue", "place"),)
 
 
 def test_an_elastic_attempt_whose_job_is_missing_is_no_larger_than_its_new_admission() -> None:
-    spec = {"nodes": None, "elastic": {"min": 1, "max": 4}}
+    spec = {"workers": None, "elastic": {"min": 1, "max": 4}}
     attempts = [Attempt(number=1, start_time="2026-01-01T00:00:00Z", workers=4)]
     status = JobStatus(current_attempt=1, attempts=attempts, workers=4, phase=Phase.PENDING)
     lookups = Lookups(job_text="")
     found = plan_of_children(snapshot(spec=spec, status=status, queue_job=ADMITTED, lookups=lookups), NOW + 1)
     (start,) = [each for each in found.actions if isinstance(each, StartAttempt)]
-    assert start.nodes == 2
+    assert start.workers == 2
     assert found.status is not None
     assert (found.status.workers, (found.status.attempts or [])[0].workers) == (2, 2)

@@ -15,7 +15,7 @@ from mptraining_operator.resources.queue_job import QUEUE, Admitted, queue_place
 from tests.unit.operator.resources.test_indexed_job import CLUSTER, OWNER, SETTINGS, parsed
 
 SPEC: dict[str, Any] = {
-    "accelerator": {"type": "nvidia-l4", "provisioning": "Spot"},
+    "accelerator": {"type": "l4", "provisioning": "Spot"},
     "elastic": {"min": 2, "max": 8},
     "training": {"batchSize": {"global": 64}},
 }
@@ -33,7 +33,7 @@ def built(**spec: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     job = parsed(**{**SPEC, **spec})
     resolved = resolve(job, CLUSTER)
     probe = capacity_probe(OWNER, resolved, machine=0, pods=6, settings=SETTINGS)
-    return probe, indexed_job(OWNER, resolved, attempt=1, settings=SETTINGS, nodes=2)
+    return probe, indexed_job(OWNER, resolved, attempt=1, settings=SETTINGS, workers=2)
 
 
 @pytest.mark.parametrize("template", [{}, TEMPLATE], ids=["plain", "template"])

@@ -65,7 +65,7 @@ def environment(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_attempts_differ_in_name_label_and_hosts() -> None:
-    first, second = built(nodes=2), built(nodes=2, attempt=2)
+    first, second = built(workers=2), built(workers=2, attempt=2)
     assert [each["metadata"]["name"] for each in (first, second)] == ["flowers-1", "flowers-2"]
     assert second["spec"]["template"]["metadata"]["labels"]["mptraining.dev/attempt"] == "2"
     (container,) = second["spec"]["template"]["spec"]["containers"]
@@ -104,7 +104,7 @@ def test_the_end_of_the_log_of_a_job_with_secrets_does_not_go_into_its_status() 
         assert environment(container)[launch.SECRET_VARIABLES] == "TOKEN"
 
 
-@pytest.mark.parametrize(("kind", "void"), [("cpu", True), ("nvidia-tesla-t4", False)])
+@pytest.mark.parametrize(("kind", "void"), [("cpu", True), ("t4", False)])
 def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
     """NVIDIA's images request all GPUs of the machine, and get them where NVIDIA's runtime is the default."""
     found = pod(accelerator={"type": kind}, source=ARCHIVE)
@@ -129,21 +129,21 @@ def test_a_pod_sees_no_gpu_of_another(kind: str, void: bool) -> None:
 def test_the_default_requests_fit_the_machine_and_the_job_s_own_win(
     kind: str, given: dict[str, Any] | None, expected: dict[str, Any]
 ) -> None:
-    accelerator = {"type": "nvidia-h100-80gb", "countPerNode": 8} if kind == "h100" else {"type": "cpu"}
+    accelerator = {"type": "h100", "countPerWorker": 8} if kind == "h100" else {"type": "cpu"}
     found = trainer(accelerator=accelerator, podTemplate={"resources": given})["resources"]
     assert {name: found[name] for name in expected} == expected
 
 
 def test_packed_workers_prefer_the_nearest_place() -> None:
-    packed = pod(accelerator={"type": "nvidia-l4"}, nodes=2, scheduling={"topology": "Pack"})
+    packed = pod(accelerator={"type": "l4"}, workers=2, scheduling={"topology": "Pack"})
     first, *_ = packed["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert first["podAffinityTerm"]["topologyKey"] == "cloud.google.com/gce-topology-subblock"
-    assert "affinity" not in pod(accelerator={"type": "nvidia-l4"}, nodes=2)
+    assert "affinity" not in pod(accelerator={"type": "l4"}, workers=2)
 
 
 def test_the_source_is_prepared_without_the_accelerator() -> None:
     template = {"resources": {"limits": {"cpu": 8, "memory": "32Gi"}}}
-    found = pod(accelerator={"type": "nvidia-l4"}, source=ARCHIVE, podTemplate=template)
+    found = pod(accelerator={"type": "l4"}, source=ARCHIVE, podTemplate=template)
     assert found["initContainers"][0]["resources"] == {"requests": {}, "limits": {"cpu": 8, "memory": "32Gi"}}
 
 
@@ -157,7 +157,7 @@ def test_a_default_gives_way_to_the_job_s_own_variable() -> None:
 
 def test_a_proxy_of_the_job_s_own_is_not_used_between_two_workers() -> None:
     own = {"env": [{"name": "https_proxy", "value": "http://proxy"}, {"name": "no_grpc_proxy", "value": "other"}]}
-    found = environment(trainer(nodes=2, podTemplate=own))
+    found = environment(trainer(workers=2, podTemplate=own))
     assert found["https_proxy"] == "http://proxy"
     assert found["no_grpc_proxy"] == "mptraining-workers.team-a.svc"
     assert environment(trainer(podTemplate=own))["no_grpc_proxy"] == "other"
@@ -244,10 +244,10 @@ def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before
 def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_ours() -> None:
     zone = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
     host = {"maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
-    both = pod(nodes=2, podTemplate={"topologySpreadConstraints": [zone]})["topologySpreadConstraints"]
+    both = pod(workers=2, podTemplate={"topologySpreadConstraints": [zone]})["topologySpreadConstraints"]
     assert [each["topologyKey"] for each in both] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
     assert both[0]["labelSelector"] == both[1]["labelSelector"]
-    (own,) = pod(nodes=2, podTemplate={"topologySpreadConstraints": [host]})["topologySpreadConstraints"]
+    (own,) = pod(workers=2, podTemplate={"topologySpreadConstraints": [host]})["topologySpreadConstraints"]
     assert own["maxSkew"] == 2
     other = {**zone, "labelSelector": {"matchLabels": {"app": "a"}}}
     (one,) = pod(podTemplate={"topologySpreadConstraints": [other]})["topologySpreadConstraints"]
@@ -283,8 +283,8 @@ def test_a_runtime_is_frozen_with_the_first_attempt_and_hidden_from_the_run_fold
 
 
 def test_gpus_of_a_device_class_are_claimed_and_others_are_a_resource() -> None:
-    cluster = ClusterSettings(runtimes=with_image("trainer"), device_classes={"nvidia-tesla-t4": "t4.example.com"})
-    t4 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-t4", "countPerNode": 4, "provisioning": "Spot"})
+    cluster = ClusterSettings(runtimes=with_image("trainer"), device_classes={"t4": "t4.example.com"})
+    t4 = built(cluster=cluster, accelerator={"type": "t4", "countPerWorker": 4, "provisioning": "Spot"})
     spec = t4["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     template = claim_template(OWNER, "t4.example.com", 4)
@@ -298,6 +298,6 @@ def test_gpus_of_a_device_class_are_claimed_and_others_are_a_resource() -> None:
     assert (request["exactly"]["deviceClassName"], request["exactly"]["count"]) == ("t4.example.com", 4)
     assert claim_template(OWNER, "t4.example.com", 2)["metadata"]["name"] != template["metadata"]["name"]
 
-    v100 = built(cluster=cluster, accelerator={"type": "nvidia-tesla-v100"})["spec"]["template"]["spec"]
+    v100 = built(cluster=cluster, accelerator={"type": "v100"})["spec"]["template"]["spec"]
     assert "resourceClaims" not in v100
     assert v100["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}

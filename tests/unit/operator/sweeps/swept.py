@@ -30,7 +30,7 @@ from tests.fakes import Clock
 Raw = dict[str, Any]
 JOB: Raw = {
     "accelerator": {"type": "cpu"},
-    "nodes": 1,
+    "workers": 1,
     "program": {"application": {"name": "mlp", "classes": 3}},
     "data": {"train": ["/data/train-*.tfrecord"]},
     "training": {"epochs": 1, "batchSize": {"global": 64}},
@@ -98,7 +98,7 @@ class Bench:
             self.jobs,
             JobStream(self.jobs, WorkQueue(self.clock)),
             platform=platform,
-            nodes_per_namespace=most,
+            workers_per_namespace=most,
             recorder=recorder,
             metrics=metrics,
             wake_job=self.queued_jobs.append,
@@ -162,7 +162,7 @@ class Bench:
         status = {
             "phase": phase,
             "currentAttempt": 1,
-            "workers": raw["spec"]["nodes"],
+            "workers": raw["spec"]["workers"],
             "startTime": time,
             "conditions": [{"type": each, **about} for each in ([phase, "Finished"] if ended else ["Running"])],
             **({"completionTime": time} if ended else {}),

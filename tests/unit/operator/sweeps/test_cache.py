@@ -125,7 +125,7 @@ def test_a_job_of_another_namespace_is_no_trial(clock: Clock) -> None:
     clock.now += 1
     assert queue.take(timeout=0) is None
     assert cache.trials("team", "sweep-1") == ()
-    assert cache.trial_nodes("team", "sweep-1") == (0, 0)
+    assert cache.trial_workers("team", "sweep-1") == (0, 0)
     # The deletion of the foreign job leaves the sweep's own one.
     body = raw_job("lr-1")
     body["metadata"]["ownerReferences"] = [owner]

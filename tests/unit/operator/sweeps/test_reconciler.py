@@ -96,10 +96,10 @@ def test_a_refused_job_is_tried_again_and_its_trial_says_why(bench: Bench) -> No
 
 def test_a_job_that_the_api_server_calls_invalid_fails_its_trial(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, document(trials={"parallel": 1, "maxFailed": 3}))
-    api.refuse("create", JOBS, ApiProblem(422, "Invalid", "spec.nodes: too many", causes=("FieldValueInvalid",)))
+    api.refuse("create", JOBS, ApiProblem(422, "Invalid", "spec.workers: too many", causes=("FieldValueInvalid",)))
     bench.run(5.0)
     assert bench.states()[0] == "Failed"
-    assert bench.status()["trials"][0]["message"] == "spec.nodes: too many"
+    assert bench.status()["trials"][0]["message"] == "spec.workers: too many"
     assert bench.made()[:2] == ["lr-1", "lr-2"]
 
 

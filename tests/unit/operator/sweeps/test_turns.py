@@ -1,4 +1,4 @@
-"""Sweeps in one namespace whose nodes are limited: each gets its share, and jobs outside of sweeps get theirs."""
+"""Sweeps in one namespace whose workers are limited: each gets its share, and jobs outside of sweeps get theirs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.unit.operator.sweeps.swept import JOB, Bench, document
 MOST = 4
 
 
-def sweep(name: str, *, parallel: int = MOST, nodes: int = 1) -> dict[str, Any]:
+def sweep(name: str, *, parallel: int = MOST, workers: int = 1) -> dict[str, Any]:
     values = [{"path": "training.seed", "values": list(range(60))}]
-    return document(name, parameters=values, trials={"parallel": parallel}, job={**JOB, "nodes": nodes})
+    return document(name, parameters=values, trials={"parallel": parallel}, job={**JOB, "workers": workers})
 
 
 def live(bench: Bench) -> list[str]:
@@ -27,17 +27,17 @@ def live(bench: Bench) -> list[str]:
     return [name for name in bench.made() if name not in ended]
 
 
-def nodes_in_use(bench: Bench) -> int:
-    return sum(bench.api.find(JOBS, "team", name)["spec"]["nodes"] for name in live(bench))
+def workers_in_use(bench: Bench) -> int:
+    return sum(bench.api.find(JOBS, "team", name)["spec"]["workers"] for name in live(bench))
 
 
 def rounds(bench: Bench, count: int) -> Counter[str]:
-    """End the oldest trial again and again; return the nodes that each sweep had, summed over the rounds."""
+    """End the oldest trial again and again; return the workers that each sweep had, summed over the rounds."""
     had: Counter[str] = Counter()
     for _ in range(count):
-        assert nodes_in_use(bench) <= MOST
+        assert workers_in_use(bench) <= MOST
         for name in live(bench):
-            had[name.split("-")[0]] += bench.api.find(JOBS, "team", name)["spec"]["nodes"]
+            had[name.split("-")[0]] += bench.api.find(JOBS, "team", name)["spec"]["workers"]
             bench.job(name, "Running")
         bench.run(2.0)
         bench.job(live(bench)[0], "Succeeded", metrics={"loss": 0.5})
@@ -46,7 +46,7 @@ def rounds(bench: Bench, count: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("second_parallel", [1, MOST])
-def test_a_sweep_that_has_all_nodes_leaves_them_to_another_as_its_trials_end(
+def test_a_sweep_that_has_all_workers_leaves_them_to_another_as_its_trials_end(
     api: Any, clock: Clock, second_parallel: int
 ) -> None:
     bench = Bench(api, clock, sweep("one"), most=MOST)
@@ -61,18 +61,18 @@ def test_a_sweep_that_has_all_nodes_leaves_them_to_another_as_its_trials_end(
     assert share == pytest.approx(second_parallel and min(second_parallel, MOST / 2) / MOST, abs=0.05)
 
 
-def put_other(bench: Bench, name: str, nodes: int, *, waits: bool, paused: bool = False) -> None:
-    """Let a job outside of sweeps wait for nodes of its namespace, or have them."""
+def put_other(bench: Bench, name: str, workers: int, *, waits: bool, paused: bool = False) -> None:
+    """Let a job outside of sweeps wait for workers of its namespace, or have them."""
     running = {"type": "Running", "message": "", "lastTransitionTime": ""}
     running |= {"status": "False", "reason": "NamespaceFull"} if waits else {"status": "True", "reason": "Running"}
-    status = {"conditions": [running], "workers": nodes, "currentAttempt": 0 if waits else 1}
+    status = {"conditions": [running], "workers": workers, "currentAttempt": 0 if waits else 1}
     metadata = {"name": name, "namespace": "team"}
     metadata |= {"annotations": {"mptraining.dev/paused": "true"}} if paused else {}
-    raw = {"metadata": metadata, "spec": {**JOB, "nodes": nodes}, "status": status}
+    raw = {"metadata": metadata, "spec": {**JOB, "workers": workers}, "status": status}
     bench.jobs.put_job(parse_jobs.job(bench.api.put(JOBS, raw)))
 
 
-def test_nodes_of_ended_trials_are_left_to_a_job_that_waits_until_it_has_enough(api: Any, clock: Clock) -> None:
+def test_workers_of_ended_trials_are_left_to_a_job_that_waits_until_it_has_enough(api: Any, clock: Clock) -> None:
     bench = Bench(api, clock, sweep("one"), most=MOST)
     bench.run(5.0)
     put_other(bench, "other", MOST, waits=True)
@@ -93,7 +93,9 @@ def test_nodes_of_ended_trials_are_left_to_a_job_that_waits_until_it_has_enough(
 
 
 @pytest.mark.parametrize("reason", ["it waits for another job", "it is paused"])
-def test_a_job_that_the_nodes_of_trials_do_not_help_leaves_them_to_sweeps(api: Any, clock: Clock, reason: str) -> None:
+def test_a_job_that_the_workers_of_trials_do_not_help_leaves_them_to_sweeps(
+    api: Any, clock: Clock, reason: str
+) -> None:
     bench = Bench(api, clock, sweep("one", parallel=2), most=MOST)
     bench.run(5.0)
     if reason == "it is paused":

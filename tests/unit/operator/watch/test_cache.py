@@ -60,7 +60,7 @@ def test_a_job_with_its_children(cache: Cache) -> None:
     seen = look(cache)
     assert (seen.uid, seen.generation, seen.problem) == ("job-1", 1, "")
     assert seen.job is not None
-    assert (seen.job.spec.nodes, seen.job.metadata.namespace) == (2, "team")
+    assert (seen.job.spec.workers, seen.job.metadata.namespace) == (2, "team")
     assert seen.status is not None
     assert seen.status.to_document() == {"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}}
     assert [job.name for job in seen.batch_jobs] == ["flowers-1"]
@@ -224,11 +224,11 @@ def test_the_order_of_events_does_not_matter(news: list[tuple[str, str, int, str
     cache = Cache(lambda: 0.0)
     other = Key("team", "beside")
     cache.put_job(StoredJob(other, "beside", 1, 1, 0.0, False, b"{}", b"{}", b"", "Pending", 0))
-    nodes = {"Pending": 0, "Running": 3}
+    workers = {"Pending": 0, "Running": 3}
     for kind, uid, version, phase in [*news, *(news[index] for index in again)]:
         if kind == "job":
             stored = StoredJob(KEY, uid, version, 1, 0.0, False, b"{}", b"{}", b"", phase, 0)
-            cache.put_job(dataclasses.replace(stored, nodes=nodes[phase]))
+            cache.put_job(dataclasses.replace(stored, workers=workers[phase]))
         elif kind == "gone-job":
             cache.remove_job(KEY, uid, version)
         elif kind == "gone-pod":
@@ -236,34 +236,34 @@ def test_the_order_of_events_does_not_matter(news: list[tuple[str, str, int, str
         else:
             job_uid = "old" if uid == "p-old" else "new"
             cache.put_pod(KEY, version, seen_pod(raw_pod(uid, uid=uid, job_uid=job_uid, phase=phase)))
-        assert look(cache, other).other_nodes == nodes_by_definition(cache)
+        assert look(cache, other).other_workers == workers_by_definition(cache)
     seen = look(cache)
     assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1, "Pending": 1})
-    assert (seen.other_nodes, look(cache, other).other_nodes) == (0, 3)
+    assert (seen.other_workers, look(cache, other).other_workers) == (0, 3)
     assert [(each.uid, each.phase) for each in seen.pods] == [("p1", "Failed")]
 
 
-def nodes_by_definition(cache: Cache) -> int:
-    """The nodes of the job: those of its status, or its live pods of any job of that name if there are more."""
+def workers_by_definition(cache: Cache) -> int:
+    """The workers of the job: those of its status, or its live pods of any job of that name if there are more."""
     record = cache._records.get(KEY)
     if record is None:
         return 0
     live = sum(each.phase not in ("Succeeded", "Failed") for each in record.pods.values())
-    return max(record.job.nodes if record.job else 0, live)
+    return max(record.job.workers if record.job else 0, live)
 
 
-def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(cache: Cache) -> None:
+def test_reserved_workers_count_for_other_jobs_until_the_start_is_written(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job()))
     cache.put_job(parse.job(raw_job("beside", uid="job-2")))
     beside = Key("team", "beside")
-    cache.reserve_nodes(beside, 2)
-    assert (look(cache).other_nodes, look(cache, beside).other_nodes) == (2, 0)
-    cache.reserve_nodes(beside, 0)
-    assert look(cache).other_nodes == 0
+    cache.reserve_workers(beside, 2)
+    assert (look(cache).other_workers, look(cache, beside).other_workers) == (2, 0)
+    cache.reserve_workers(beside, 0)
+    assert look(cache).other_workers == 0
     # A job that was deleted meanwhile leaves nothing.
-    cache.reserve_nodes(Key("team", "gone"), 5)
-    cache.reserve_nodes(Key("team", "gone"), 0)
-    assert look(cache).other_nodes == 0
+    cache.reserve_workers(Key("team", "gone"), 5)
+    cache.reserve_workers(Key("team", "gone"), 0)
+    assert look(cache).other_workers == 0
     assert cache.job_keys() == (KEY, beside)
 
 
@@ -272,7 +272,7 @@ def test_reserved_nodes_count_for_other_jobs_until_the_start_is_written(cache: C
     [
         # A field of a newer version is left out.
         ({"teleport": {"to": "moon"}}, "teleport", (True, True)),
-        ({"nodes": "two"}, "spec.nodes", (False, True)),
+        ({"workers": "two"}, "spec.workers", (False, True)),
         ({"status": {"phase": "Levitating"}}, "status.phase", (True, False)),
         ({"status": {"phase": "Running", "mood": "good"}}, "", (True, True)),
     ],

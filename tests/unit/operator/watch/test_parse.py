@@ -34,7 +34,7 @@ def test_a_job_is_kept_as_bytes() -> None:
     assert stored.key == Key("team", "flowers")
     assert (stored.uid, stored.version, stored.generation, stored.created) == ("job-1", 12345678901, 1, START)
     assert (stored.phase, stored.attempt, stored.deleting) == ("Running", 2, False)
-    assert json.loads(stored.spec)["nodes"] == 2
+    assert json.loads(stored.spec)["workers"] == 2
     assert b" " not in stored.spec
     assert json.loads(stored.status) == {"phase": "Running", "currentAttempt": 2}
     assert json.loads(stored.progress) == {"step": 7}

@@ -48,7 +48,7 @@ def origin_of(**changed: Any) -> Origin:
         ({"training": {"batchSize": {"global": 64}}}, "globalBatchSize: 32, now 64"),
         ({"training": {"seed": 9}}, "training.seed: 0, now 9"),
         ({"precision": {"policy": "mixed_bfloat16"}}, "precision.policy: float32, now mixed_bfloat16"),
-        ({"accelerator": {"type": "cpu", "countPerNode": 2}}, "replicas: 1, now 2"),
+        ({"accelerator": {"type": "cpu", "countPerWorker": 2}}, "replicas: 1, now 2"),
         # These change no number.
         ({"training": {"epochs": 20, "stepsPerExecution": 4}}, None),
         ({"output": {"uri": "/runs/b"}}, None),

@@ -33,10 +33,10 @@ def job(accelerator: str = "cpu", **sections: Any) -> ResolvedJob:
     [
         ("cpu", False, ("float32",)),
         ("cpu", True, ("float32", "mixed_bfloat16")),
-        ("nvidia-tesla-v100", False, ("float32", "mixed_float16")),
-        ("nvidia-tesla-t4", True, ("float32", "mixed_float16")),
-        ("nvidia-l4", False, EVERYTHING),
-        ("nvidia-tesla-a100", False, EVERYTHING),
+        ("v100", False, ("float32", "mixed_float16")),
+        ("t4", True, ("float32", "mixed_float16")),
+        ("l4", False, EVERYTHING),
+        ("a100", False, EVERYTHING),
     ],
 )
 def test_the_policies_that_a_device_has(accelerator: str, native: bool, expected: tuple[str, ...]) -> None:
@@ -128,7 +128,7 @@ def moved_to(
     type: str, kept: CheckpointState, available: tuple[str, ...] = EVERYTHING, **spec: Any
 ) -> PrecisionState | None:
     """Return the precision on another machine than the A100 on which `kept` was written."""
-    there = Origin(versions={}, hardware={"accelerator": "nvidia-tesla-a100"}, job={})
+    there = Origin(versions={}, hardware={"accelerator": "a100"}, job={})
     kept = kept.model_copy(update={"origin": there})
     return precision_from_checkpoint(job(type, **spec), kept, available=available)
 
@@ -141,22 +141,20 @@ def test_another_machine_computes_under_its_own_policy_and_keeps_what_was_found_
 def test_a_policy_of_a_recovery_is_kept_on_another_machine_or_a_safer_one_that_it_can_compute() -> None:
     recovered = state(asked_policy="mixed_float16", policy="mixed_bfloat16", checked=True)
     asked = {"precision": {"policy": "mixed_float16"}}
-    l4 = moved_to("nvidia-l4", recovered, **asked)
-    t4 = moved_to("nvidia-tesla-t4", recovered, ("float32", "mixed_float16"), **asked)
+    l4 = moved_to("l4", recovered, **asked)
+    t4 = moved_to("t4", recovered, ("float32", "mixed_float16"), **asked)
     assert (l4 and l4.policy, t4 and t4.policy) == ("mixed_bfloat16", "float32")
 
 
 def test_what_was_measured_on_another_machine_is_measured_again() -> None:
     kept = state(asked_policy="Measure", policy="mixed_bfloat16")
-    assert moved_to("nvidia-tesla-t4", kept, precision={"policy": "Measure"}) is None
-    assert moved_to("nvidia-tesla-a100", kept, precision={"policy": "Measure"}) == (
-        PrecisionState("Measure", "mixed_bfloat16")
-    )
+    assert moved_to("t4", kept, precision={"policy": "Measure"}) is None
+    assert moved_to("a100", kept, precision={"policy": "Measure"}) == (PrecisionState("Measure", "mixed_bfloat16"))
 
 
 def test_a_job_under_another_policy_is_as_if_it_had_asked_for_it() -> None:
-    measured = job("nvidia-tesla-a100", precision={"policy": "Measure"})
+    measured = job("a100", precision={"policy": "Measure"})
     for policy in EVERYTHING:
-        told = job("nvidia-tesla-a100", precision={"policy": policy})
+        told = job("a100", precision={"policy": policy})
         under = job_with_policy(measured, policy)
         assert (under.precision, under.jit_compile) == (told.precision, told.jit_compile)

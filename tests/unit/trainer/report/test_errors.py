@@ -23,9 +23,9 @@ from mptraining_trainer.report.telemetry import Telemetry
 from tests.jobs import resolved_job
 
 
-def job(nodes: int = 1, *, function: bool = False) -> ResolvedJob:
+def job(workers: int = 1, *, function: bool = False) -> ResolvedJob:
     program = {"program": {"function": {"entryPoint": "model:build"}}} if function else {}
-    return resolved_job(nodes=nodes, **program)
+    return resolved_job(workers=workers, **program)
 
 
 def error(kind: Any, message: str) -> Any:
@@ -43,7 +43,7 @@ LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped
 
 
 @pytest.mark.parametrize(
-    ("raised", "nodes", "reason", "message"),
+    ("raised", "workers", "reason", "message"),
     [
         (error(tf.errors.UnavailableError, GRAPH.format(LOST)), 2, "PeerLost", LOST),
         (error(tf.errors.AbortedError, "RecvBuf expects a different step"), 2, "PeerLost", "a different step"),
@@ -59,8 +59,8 @@ LOST = "Collective ops is aborted by: The following tasks are unhealthy (stopped
         (ValueError("odd"), 1, "ProgramFailed", "^ValueError: odd$"),
     ],
 )
-def test_each_error_has_its_outcome(raised: Exception, nodes: int, reason: str, message: str) -> None:
-    problem = to_problem(raised, job(nodes))
+def test_each_error_has_its_outcome(raised: Exception, workers: int, reason: str, message: str) -> None:
+    problem = to_problem(raised, job(workers))
     assert problem.reason == reason
     assert outcomes.by_reason(problem.reason).reason == reason
     problem_line = str(problem)

@@ -83,8 +83,8 @@ def test_a_tuner_s_directory_is_in_the_run_folder(package: Path) -> None:
     assert Path(tuner(None, directory="search").directory) == Path("search"), "outside of the block nothing is changed"
 
 
-def test_a_search_on_nodes_that_train_together_is_refused(package: Path) -> None:
-    with TunerSearch(TunerFolder(str(package), ExitStack()), Recorder(), nodes=2).around_script():
+def test_a_search_on_workers_that_train_together_is_refused(package: Path) -> None:
+    with TunerSearch(TunerFolder(str(package), ExitStack()), Recorder(), workers=2).around_script():
         tuner = importlib.import_module("keras_tuner").Tuner(None)
-        with pytest.raises(InvalidProgram, match=r"trains a trial on one node, and the job has 2.*MPTrainingSweep"):
+        with pytest.raises(InvalidProgram, match=r"trains a trial on one worker, and the job has 2.*MPTrainingSweep"):
             tuner.search()

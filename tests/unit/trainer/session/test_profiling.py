@@ -203,7 +203,7 @@ class Nvml:
         return self._if_supported(50 + handle)
 
 
-JOB = resolved_job(accelerator={"type": "nvidia-tesla-t4", "countPerNode": 2})
+JOB = resolved_job(accelerator={"type": "t4", "countPerWorker": 2})
 
 
 def memory_info(name: str) -> dict[str, int]:

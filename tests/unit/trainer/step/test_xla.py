@@ -14,7 +14,7 @@ from tests.jobs import resolved_job
 
 
 def job(wanted: str, replicas: int) -> ResolvedJob:
-    return resolved_job(accelerator={"type": "nvidia-tesla-t4", "countPerNode": replicas}, jitCompile=wanted)
+    return resolved_job(accelerator={"type": "t4", "countPerWorker": replicas}, jitCompile=wanted)
 
 
 def model(keras: Keras, *, synchronized: bool) -> Any:

@@ -6,8 +6,8 @@ as many workers as were placed, and an attempt with less than the maximum grows 
 for the machines that are missing, run. A pending probe occupies no machine, and it is the request that autoscalers and
 queues understand; an attempt that ended to look for machines would lose its own in vain.
 
-    no nodes       (no attempt yet, suspended, waits for its namespace):  start with the most that
-                   nodesPerNamespace leaves
+    no workers       (no attempt yet, suspended, waits for its namespace):  start with the most that
+                   workersPerNamespace leaves
     placing        k of n workers have a node:  shrink to the largest size <= k
                    after `settle` seconds when the scheduler has refused the others and all had a node before,
                    after `elastic_wait` seconds in any other case; a queue that admits k: at once
@@ -37,9 +37,9 @@ _STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason, QUEUE_PREEMPTED.reason)
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """End the attempt and start the next one with `nodes` workers."""
+    """End the attempt and start the next one with `workers` workers."""
 
-    nodes: int
+    workers: int
     message: str
 
 
@@ -62,16 +62,16 @@ def largest(sizes: Sequence[int], most: int) -> int | None:
 
 
 def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
-    """Return the number of workers up to which the administrator's limits and the queue leave nodes."""
+    """Return the number of workers up to which the administrator's limits and the queue leave workers."""
     limits, place = snapshot.limits.jobs, snapshot.queue_job
-    left = None if limits.nodes_per_namespace is None else limits.nodes_per_namespace - snapshot.other_nodes
+    left = None if limits.workers_per_namespace is None else limits.workers_per_namespace - snapshot.other_workers
     # A queue may admit a part of the workers, and adds none to them later.
     queued = None if place is None or place.suspended else place.parallelism
-    return min(each for each in (sizes[-1], limits.nodes_per_job, left, queued) if each is not None)
+    return min(each for each in (sizes[-1], limits.workers_per_job, left, queued) if each is not None)
 
 
 def held(status: JobStatus) -> int:
-    """Return the nodes that the job keeps between two attempts or in its queue, as `watch.parse.nodes` counts them."""
+    """Return the workers that the job keeps between two attempts or in its queue, as `watch.parse.workers` does."""
     running = conditions.condition(status, "Running")
     waits = running is not None and running.reason == NAMESPACE_FULL
     has = bool(status.current_attempt) or status.phase == Phase.QUEUED
@@ -80,7 +80,7 @@ def held(status: JobStatus) -> int:
 
 
 def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> int:
-    """Return the number of workers of the next attempt: the smallest size if the limits leave nodes for none."""
+    """Return the number of workers of the next attempt: the smallest size if the limits leave workers for none."""
     before = conditions.current_attempt(status)
     if before is None or before.outcome in _STARTS_AFRESH or not held(status):
         wanted = sizes[-1]
@@ -113,18 +113,18 @@ def _shrunk(
     sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt: Attempt, batch_job: SeenBatchJob, now: float
 ) -> Size:
     """Return the resize of an attempt whose workers do not all run, or else when to decide again."""
-    nodes = attempt.workers or sizes[-1]
-    if batch_job.parallelism < nodes:
+    workers = attempt.workers or sizes[-1]
+    if batch_job.parallelism < workers:
         # A queue admitted a part of the workers; those that run wait for the others in vain.
         target = largest(sizes, batch_job.parallelism)
-        message = f"the queue admitted {batch_job.parallelism} of {nodes} workers"
+        message = f"the queue admitted {batch_job.parallelism} of {workers} workers"
         return Size() if target is None else Size(Resize(target, message))
     pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.deletion is None and not pod.terminated]
     placed = sum(bool(pod.node) for pod in pods)
-    if placed >= nodes:
+    if placed >= workers:
         return Size()
     refused = next((pod.unscheduled for pod in pods if pod.unscheduled), "")
-    judged = len(pods) == nodes and all(pod.node or pod.unscheduled for pod in pods)
+    judged = len(pods) == workers and all(pod.node or pod.unscheduled for pod in pods)
     # A scheduler tries a refused pod again after its backoff, seconds after the machine was freed by a probe.
     quick = judged and _lost_machines(status)
     limit = snapshot.limits.settle if quick else snapshot.limits.elastic_wait
@@ -135,7 +135,7 @@ def _shrunk(
     if target is None:
         return Size()
     cause = f": {refused}" if refused else ""
-    return Size(Resize(target, f"{placed} of {nodes} workers could be placed within {limit:g} s{cause}"))
+    return Size(Resize(target, f"{placed} of {workers} workers could be placed within {limit:g} s{cause}"))
 
 
 def _lost_machines(status: JobStatus) -> bool:
@@ -151,9 +151,9 @@ def _growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt
     ran = conditions.transition_time(status, "Running")
     if attempt.start_time is None or ran is None:
         return Size()
-    nodes = attempt.workers or sizes[-1]
-    most = largest(sizes, most_allowed(snapshot, sizes)) or nodes
-    if most <= nodes or _ends_soon(status):
+    workers = attempt.workers or sizes[-1]
+    most = largest(sizes, most_allowed(snapshot, sizes)) or workers
+    if most <= workers or _ends_soon(status):
         return Size()
     interval = run_policy(snapshot).resize_seconds
     due = max(parse_time(attempt.start_time), ran) + interval
@@ -161,27 +161,27 @@ def _growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt
         return Size(wake_at=due)
     next_round = now + interval - (now - due) % interval
     if snapshot.probe is not None:
-        return _probed(sizes, nodes, most, snapshot.probe, snapshot.limits, now) or Size(wake_at=next_round)
+        return _probed(sizes, workers, most, snapshot.probe, snapshot.limits, now) or Size(wake_at=next_round)
     if (now - due) % interval >= snapshot.limits.elastic_wait:
         return Size(wake_at=next_round)
-    return Size(create=most - nodes)
+    return Size(create=most - workers)
 
 
 def _probed(
-    sizes: Sequence[int], nodes: int, most: int, probe: SeenBatchJob, limits: Limits, now: float
+    sizes: Sequence[int], workers: int, most: int, probe: SeenBatchJob, limits: Limits, now: float
 ) -> Size | None:
-    """Return what the probe's running pods allow an attempt of `nodes` workers; None to delete the probe."""
+    """Return what the probe's running pods allow an attempt of `workers` workers; None to delete the probe."""
     if probe.deleting or probe.ended:
         return None
-    more = min(probe.ready, most - nodes)
+    more = min(probe.ready, most - workers)
     since = probe.changed or probe.created
-    target = largest(sizes, nodes + more) or nodes
-    if target > nodes:
+    target = largest(sizes, workers + more) or workers
+    if target > workers:
         # Further machines may come at the same moment.
         if target < most and now < since + limits.settle:
             return Size(keep=True, wake_at=since + limits.settle)
         found = "1 more machine" if more == 1 else f"{more} more machines"
-        return Size(Resize(target, f"{found} for {nodes} worker{'s' * (nodes > 1)}"), keep=True)
+        return Size(Resize(target, f"{found} for {workers} worker{'s' * (workers > 1)}"), keep=True)
     if more and now >= since + limits.elastic_wait:
         # It occupies machines that are not enough.
         return None
