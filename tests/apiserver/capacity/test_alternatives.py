@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mptraining_api.accelerators import lookup
+
 GPU = "cloud.google.com/gke-accelerator"
 TAINTS = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
 V100, L4, T4 = "v100", "l4", "t4"
@@ -35,7 +37,7 @@ def add_node(cluster: Any, pool: str, type: str, gpus: int) -> None:
     cluster.control_plane.nodes.create(
         f"{pool}-{type}",
         kwok=True,
-        labels={GPU: type, "pool": pool},
+        labels={GPU: lookup(type).gke, "pool": pool},
         capacity={"nvidia.com/gpu": str(gpus)},
         taints=TAINTS,
     )

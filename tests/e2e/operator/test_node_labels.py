@@ -54,29 +54,29 @@ def taint(key: str, value: str) -> dict[str, str]:
     return {"key": key, "value": value, "effect": "NoSchedule"}
 
 
-# GKE: the label's value is the accelerator's name; the number is that of the largest machine.
+# GKE: the label's value, and the number of the largest machine.
 GKE_GPUS = {
-    "p100": 4,
-    "v100": 8,
-    "t4": 4,
-    "l4": 8,
-    "a100": 16,
-    "a100-80gb": 8,
-    "h100": 8,
-    "h100-mega": 8,
-    "h200": 8,
-    "b200": 8,
-    "rtx-pro-6000": 8,
+    "p100": ("nvidia-tesla-p100", 4),
+    "v100": ("nvidia-tesla-v100", 8),
+    "t4": ("nvidia-tesla-t4", 4),
+    "l4": ("nvidia-l4", 8),
+    "a100": ("nvidia-tesla-a100", 16),
+    "a100-80gb": ("nvidia-a100-80gb", 8),
+    "h100": ("nvidia-h100-80gb", 8),
+    "h100-mega": ("nvidia-h100-mega-80gb", 8),
+    "h200": ("nvidia-h200-141gb", 8),
+    "b200": ("nvidia-b200", 8),
+    "rtx-pro-6000": ("nvidia-rtx-pro-6000", 8),
 }
-# Topologies of one machine, where there is one.
+# The label's value, and the topology of one machine, where there is one.
 GKE_TPUS = {
-    "v3": ("2x2", 4),
-    "v4": ("2x2x1", 4),
-    "v5e": ("2x4", 8),
-    "v5e-device": ("2x4", 8),
-    "v5p": ("2x2x1", 4),
-    "v6e": ("2x4", 8),
-    "v7x": ("2x2x1", 4),
+    "v3": ("tpu-v3-device", "2x2", 4),
+    "v4": ("tpu-v4-podslice", "2x2x1", 4),
+    "v5e": ("tpu-v5-lite-podslice", "2x4", 8),
+    "v5e-device": ("tpu-v5-lite-device", "2x4", 8),
+    "v5p": ("tpu-v5p-slice", "2x2x1", 4),
+    "v6e": ("tpu-v6e-slice", "2x4", 8),
+    "v7x": ("tpu7x", "2x2x1", 4),
 }
 # Name of the GPU, its memory if the name is not enough, an instance type of a managed node group, devices.
 EKS_GPUS = {
@@ -116,14 +116,14 @@ PRODUCTS = {
 
 
 def rows() -> Iterator[Row]:
-    for name, count in GKE_GPUS.items():
-        yield Row(f"gke-{name}", "GKE", gpu(name, count), ({GKE_GPU: name},), count)
-    for name, (topology, chips) in GKE_TPUS.items():
+    for name, (value, count) in GKE_GPUS.items():
+        yield Row(f"gke-{name}", "GKE", gpu(name, count), ({GKE_GPU: value},), count)
+    for name, (value, topology, chips) in GKE_TPUS.items():
         wanted = {"type": name, "topology": topology, "countPerWorker": chips}
-        labels = {GKE_TPU: name, TPU_TOPOLOGY: topology}
+        labels = {GKE_TPU: value, TPU_TOPOLOGY: topology}
         yield Row(f"gke-{name}", "GKE", wanted, (labels,), chips, "google.com/tpu", (TPU_TAINT,))
     arm = {GKE_GPU: "nvidia-gb200", **ARM}
-    yield Row("gke-nvidia-gb200", "GKE", gpu("gb200", 4), (arm,), 4, taints=(NVIDIA_TAINT, ARM_TAINT))
+    yield Row("gke-gb200", "GKE", gpu("gb200", 4), (arm,), 4, taints=(NVIDIA_TAINT, ARM_TAINT))
     for name, (short, memory, instance, count) in EKS_GPUS.items():
         extra = ARM if name == "gb200" else {}
         nodes = [{INSTANCE: instance, **extra}]
@@ -177,7 +177,13 @@ def parts() -> Iterator[Row]:
     third = {"type": a100, "partition": "3g.20gb"}
     product, slice_ = "NVIDIA-A100-SXM4-40GB", "nvidia.com/mig-3g.20gb"
     single = f"{product}-MIG-3g.20gb"
-    yield Row("gke-slice", "GKE", third, ({GKE_GPU: a100, "cloud.google.com/gke-gpu-partition-size": "3g.20gb"},), 2)
+    yield Row(
+        "gke-slice",
+        "GKE",
+        third,
+        ({GKE_GPU: GKE_GPUS[a100][0], "cloud.google.com/gke-gpu-partition-size": "3g.20gb"},),
+        2,
+    )
     yield Row("nvidia-slice-mixed", "NVIDIA", third, ({PRODUCT: product},), 2, slice_)
     yield Row("nvidia-slice-single", "NVIDIA", third, ({PRODUCT: single},), 2, mig_strategy="Single")
     yield Row("eks-slice", "EKS", third, ({INSTANCE: "p4d.24xlarge"},), 2, slice_)

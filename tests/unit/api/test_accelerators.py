@@ -92,7 +92,7 @@ def test_an_alias_names_one_accelerator(alias: str, name: str) -> None:
 )
 def test_an_unknown_accelerator_is_answered_with_the_nearest(word: str, meant: str) -> None:
     with pytest.raises(
-        InvalidSpec, match=f"unknown accelerator '{word}'. Did you mean '{meant}'[?] (GPU|TPU)s: (nvidia|tpu)-"
+        InvalidSpec, match=f"unknown accelerator '{word}'. Did you mean '{meant}'[?] (GPU|TPU)s: (p100|v3),"
     ):
         lookup(word)
 

@@ -44,8 +44,8 @@ def test_a_file_overrides_the_defaults(tmp_path: Path) -> None:
         ),
         ("deviceClasses: {T4: a}", "deviceClasses.T4: 'T4' is spelled differently in the catalogue. Write 't4'."),
         (
-            "deviceClasses: {t4: a, t4: b}",
-            "deviceClasses.t4: 't4' is the GPU of 't4' again; expected one DeviceClass for",
+            "deviceClasses: {a100-40gb: a, a100: b}",
+            "deviceClasses.a100: 'a100' is the GPU of 'a100-40gb' again; expected one DeviceClass for",
         ),
         ("deviceClasses: {cpu: a}", "deviceClasses.cpu: 'cpu' is no GPU"),
         ("gangSchedulers: {volcano: a b}", "gangSchedulers.volcano: 'a b' is not valid; expected the name of a sched"),

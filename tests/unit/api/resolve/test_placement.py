@@ -64,7 +64,7 @@ def test_gke_selects_by_labels_alone(
     wanted: dict[str, Any], labels: dict[str, str], tolerated: list[tuple[str, str]]
 ) -> None:
     placed = place({"type": A100, **wanted})
-    assert placed.node_selector == {"cloud.google.com/gke-accelerator": A100, **labels}
+    assert placed.node_selector == {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100", **labels}
     assert placed.node_affinity is None
     assert placed.resources == {"nvidia.com/gpu": 1}
     assert list(placed.tolerations) == [GPU_TAINT, *(toleration(key, value) for key, value in tolerated)]
