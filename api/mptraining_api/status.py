@@ -49,9 +49,7 @@ class Phase(StrEnum):
 
 
 # The operator's condition types. Other controllers (Kueue, Argo) may add conditions of other types, which are kept.
-ConditionType = Literal[
-    "Running", "Suspended", "FellBackToCPU", "Finished", "Succeeded", "Complete", "Failed", "Reconciling", "Stalled"
-]
+ConditionType = Literal["Running", "Suspended", "Complete", "Failed", "Finished", "Reconciling", "Stalled"]
 CONDITION_TYPES: tuple[str, ...] = get_args(ConditionType)
 # Lengths and patterns of metav1.Condition.
 _CONDITION_TYPE = (
@@ -66,8 +64,8 @@ ConditionReason = Annotated[
 class Condition(Model):
     """As metav1.Condition, of the operator or of another controller.
 
-    Finished is true with Succeeded or Failed, so that one `kubectl wait` covers both. Complete is what batch/v1 Jobs
-    call Succeeded. Reconciling and Stalled are those of kstatus (sigs.k8s.io/cli-utils): true until the job ends, and
+    Complete and Failed are those of batch/v1 Jobs; Finished is true with either, so that one `kubectl wait` covers
+    both. Reconciling and Stalled are those of kstatus (sigs.k8s.io/cli-utils): true until the job ends, and
     true when it has failed.
     """
 
@@ -218,6 +216,11 @@ class JobStatus(Model):
     def resolved_value(self, decision: str) -> str | None:
         """Return the value of that decision; None if the job has none."""
         return next((each.value for each in self.resolved or () if each.decision == decision), None)
+
+    @property
+    def machine_type(self) -> str:
+        """The type of the accelerators of the current attempt; empty before the first."""
+        return (self.resolved_value("machine") or "").partition(" ")[0]
 
 
 # Labels of every child of a job: name and uid of the job, number of the attempt.

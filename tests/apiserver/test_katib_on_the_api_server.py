@@ -112,8 +112,8 @@ def test_a_trial_ends_with_its_job(experiment: Json) -> None:
 
     assert ends() == (False, False)
     assert ends(("Running", "True")) == (False, False)
-    assert ends(("Finished", "True"), ("Succeeded", "True"), ("Failed", "False")) == (True, False)
-    assert ends(("Finished", "True"), ("Succeeded", "False"), ("Failed", "True")) == (False, True)
+    assert ends(("Finished", "True"), ("Complete", "True"), ("Failed", "False")) == (True, False)
+    assert ends(("Finished", "True"), ("Complete", "False"), ("Failed", "True")) == (False, True)
     assert not gjson({"metadata": {"name": "new"}}, template["successCondition"])
 
 

@@ -32,7 +32,7 @@ def test_created_running_succeeded(ns: Any) -> None:
 
     ns.end("flowers-1", Exit(0))
     status = ns.phase("flowers", "Succeeded")
-    for type in ("Succeeded", "Finished"):
+    for type in ("Complete", "Finished"):
         assert {c["type"]: c["status"] for c in status["conditions"]}[type] == "True"
     assert ns.condition("flowers", "Running")["status"] == "False"
     assert [each["outcome"] for each in status["attempts"]] == ["Succeeded"]

@@ -123,7 +123,7 @@ def with_finished(status: SweepStatus, end: End, now: float, generation: int) ->
         }
     )
     status = _with_condition(status, "Running", False, end.reason, "the sweep has ended", now, generation)
-    for type in ("Succeeded", "Complete") if end.succeeded else ("Failed", "Stalled"):
+    for type in ("Complete",) if end.succeeded else ("Failed", "Stalled"):
         status = _with_condition(status, type, True, end.reason, end.message, now, generation)
     return _with_condition(status, "Finished", True, end.reason, end.message, now, generation)
 

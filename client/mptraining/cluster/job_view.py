@@ -88,12 +88,12 @@ class JobView:
 
     @property
     def succeeded(self) -> bool:
-        return condition(self.status, "Succeeded") is not None
+        return condition(self.status, "Complete") is not None
 
     @property
     def ended_by(self) -> Condition | None:
-        """Return the Succeeded or Failed condition; None before the end."""
-        return condition(self.status, "Succeeded") or condition(self.status, "Failed")
+        """Return the Complete or Failed condition; None before the end."""
+        return condition(self.status, "Complete") or condition(self.status, "Failed")
 
     @property
     def outcome(self) -> Outcome | None:
@@ -158,7 +158,7 @@ def condition(status: JobStatus, type: str) -> Condition | None:
 
 
 def reason_text(seen: JobView) -> str:
-    """Return reason and message of the current condition: Succeeded, Failed, Suspended, or else Running."""
+    """Return reason and message of the current condition: Complete, Failed, Suspended, or else Running."""
     status = seen.status
     found = seen.ended_by or condition(status, "Suspended")
     found = found or next((each for each in status.conditions or () if each.type == "Running"), None)
@@ -284,9 +284,9 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
                 f"the operator leaves it; to continue: kubectl annotate mptj {seen.name} -n {seen.namespace} {PAUSED}-",
             )
         )
-    fallback = condition(status, "FellBackToCPU")
-    if fallback is not None:
-        rows.append(("on the CPU", fallback.message))
+    absent = absent_accelerator(seen)
+    if absent:
+        rows.append(("on the CPU", f"{absent} is absent, and the operator's setting cpuFallback is on"))
     resolved = {each.decision: each.value for each in status.resolved or ()}
     decided = [
         resolved.get("machine", "") if len(_machines(seen)) > 1 else "",
@@ -332,10 +332,18 @@ def _machine_of(attempt: Attempt | None, machines: Sequence[Mapping[str, Any]]) 
     return machines[used if used < len(machines) else 0]
 
 
+def absent_accelerator(seen: JobView) -> str:
+    """Return the accelerator that the cluster lacks, of a job that trains on CPUs in its place; empty for others."""
+    first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
+    machines = [first, *(first.get("alternatives") or ())]
+    used = _machine_of(seen.status.attempts[-1] if seen.status.attempts else None, machines)
+    return "" if seen.status.machine_type != "cpu" or used.get("type") == "cpu" else str(first.get("type"))
+
+
 def _machines(seen: JobView) -> Sequence[Mapping[str, Any]]:
     """Return the first choice and the alternatives, which a job that fell back to the CPU does not try."""
     first: Mapping[str, Any] = seen.spec.get("accelerator") or {}
-    return [first, *(first.get("alternatives") or () if condition(seen.status, "FellBackToCPU") is None else ())]
+    return [first, *(() if absent_accelerator(seen) else first.get("alternatives") or ())]
 
 
 def age(metadata: Mapping[str, Any], now: float) -> str:

@@ -16,7 +16,7 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Where, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
-from mptraining.cluster.job_view import JobView, condition, current_machine
+from mptraining.cluster.job_view import JobView, absent_accelerator, current_machine
 from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
 from mptraining.training_job import TrainingJob, in_python, job_document
@@ -69,7 +69,7 @@ def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]
 
 def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
     """Return the warning for a job that waits for machines; None for other jobs, and if nodes may not be listed."""
-    if seen.finished or seen.phase not in ("Pending", "Restarting") or condition(seen.status, "FellBackToCPU"):
+    if seen.finished or seen.phase not in ("Pending", "Restarting") or absent_accelerator(seen):
         return None
     try:
         wanted = str(current_machine(seen).get("type", ""))

@@ -83,7 +83,7 @@ def _limits(spec: SweepSpec) -> tuple[object, object]:
     return (spec.trials or Trials()).model_copy(update={"parallel": None}), spec.stop
 
 
-_OF_THE_END = ("Finished", "Succeeded", "Complete", "Failed", "Stalled")
+_OF_THE_END = ("Finished", "Complete", "Failed", "Stalled")
 
 
 def on_this_machine(sweep: MPTrainingSweep, *, parallel: int, output: str) -> MPTrainingSweep:

@@ -132,7 +132,10 @@ def succeeded(contender: Contender, control_plane: ControlPlane) -> int:
     """Return the number of jobs that have succeeded, including the first one."""
     listed = control_plane.rest.get(contender.path)["items"]
     return sum(
-        any(each["type"] == "Succeeded" and each["status"] == "True" for each in job["status"].get("conditions", ()))
+        any(
+            each["type"] in ("Succeeded", "Complete") and each["status"] == "True"
+            for each in job["status"].get("conditions", ())
+        )
         for job in listed
         if "status" in job
     )

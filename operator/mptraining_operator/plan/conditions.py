@@ -80,7 +80,7 @@ def current_attempt(status: JobStatus) -> Attempt | None:
 
 def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, generation: int) -> JobStatus:
     """Record the intent to create an attempt."""
-    number, job = start.number, start.attempt_job
+    number = start.number
     attempts = [*(status.attempts or []), new_attempt(start, now)][-ATTEMPTS_KEPT:]
     first = number == 1 or status.waited_seconds is not None
     status = status.model_copy(
@@ -94,9 +94,6 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
             **resolved_fields(start),
         }
     )
-    if job.accelerator.asked_for:
-        message = f"{job.accelerator.asked_for} is absent from this cluster; the operator's setting cpuFallback is on"
-        status = with_condition(status, "FellBackToCPU", True, "FellBackToCPU", message, now, generation)
     if condition(status, "Suspended") is not None:
         status = with_resumed(status, now, generation)
     message = f"attempt {number} is being created"
@@ -204,16 +201,17 @@ def with_finished(status: JobStatus, outcome: Outcome, message: str, now: float,
     if attempt is not None and attempt.outcome is None:
         status = with_attempt_ended(status, outcome, message, now)
     phase = Phase.SUCCEEDED if good else Phase.FAILED
-    ended: tuple[ConditionType, ConditionType] = ("Succeeded", "Complete") if good else ("Failed", "Stalled")
-    # Only the condition Succeeded or Failed carries the full message.
-    over = f"the job has ended: see the condition {ended[0]}"
+    ended: ConditionType = "Complete" if good else "Failed"
+    # Only the condition Complete or Failed carries the full message.
+    over = f"the job has ended: see the condition {ended}"
     status = _with_not_running(status, phase, outcome.reason, over, now, generation)
     status = without_conditions(status, ("Reconciling",))
     status = status.model_copy(update={"completion_time": _not_before(status.start_time, now)})
-    status = with_condition(status, ended[0], True, outcome.reason, message, now, generation)
-    # kstatus reports the message of Stalled.
-    brief = over if good else f"{outcome.meaning}: see the condition {ended[0]}"
-    status = with_condition(status, ended[1], True, outcome.reason, brief, now, generation)
+    status = with_condition(status, ended, True, outcome.reason, message, now, generation)
+    if not good:
+        # kstatus reports the message of Stalled.
+        brief = f"{outcome.meaning}: see the condition Failed"
+        status = with_condition(status, "Stalled", True, outcome.reason, brief, now, generation)
     return with_condition(status, "Finished", True, outcome.reason, over, now, generation)
 
 

@@ -202,8 +202,8 @@ def _report(snapshot: Snapshot, status: JobStatus | None, now: float, *, starts:
 
 
 def _ended(place: SeenBatchJob, status: JobStatus, now: float) -> ReportToQueue:
-    succeeded = conditions.is_true(status, "Succeeded")
-    found = conditions.condition(status, "Succeeded" if succeeded else "Failed")
+    succeeded = conditions.is_true(status, "Complete")
+    found = conditions.condition(status, "Complete" if succeeded else "Failed")
     return ReportToQueue(
         place.name,
         active=0,

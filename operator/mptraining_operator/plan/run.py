@@ -33,7 +33,7 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     if conditions.is_true(status, "Running") and not preempted and unready is None:
         after, records = _with_trouble(snapshot, status, batch_job, now)
     elif unready is None and not batch_job.suspended and waiting.trainers_run(snapshot, batch_job):
-        message = _running_message(batch_job)
+        message = _running_message(snapshot, status, batch_job)
         after = conditions.with_running(status, message, now, generation)
         if attempt.number == 1 and not _ran_before(status):
             first_run = now - snapshot.created
@@ -89,9 +89,10 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     )
 
 
-def _running_message(batch_job: SeenBatchJob) -> str:
+def _running_message(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob) -> str:
     workers = f"all {batch_job.parallelism} workers run" if batch_job.parallelism > 1 else "its worker runs"
-    return f"attempt {batch_job.attempt}: {workers}"
+    absent = machines.absent_accelerator(snapshot.job, status)
+    return f"attempt {batch_job.attempt}: {workers}{f' on CPUs, as {absent} is absent' if absent else ''}"
 
 
 def _with_trouble(
@@ -107,7 +108,7 @@ def _with_trouble(
     found = killed or (f"; in the pod of {worker}, {state}" if state else "")
     if not found:
         return status, ()
-    message = f"{_running_message(batch_job)}{found}"
+    message = f"{_running_message(snapshot, status, batch_job)}{found}"
     after = conditions.with_running(status, message, now, snapshot.generation)
     if killed:
         return after, (EventRecord("ProcessKilledForMemory", message, "Warning"),)

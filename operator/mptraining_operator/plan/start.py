@@ -243,6 +243,9 @@ def _started(snapshot: Snapshot, status: JobStatus, start: StartAttempt) -> tupl
     how = f"{strategy}{replicas}, {job.precision.policy}"
     tries = machines.plan_of_tries(snapshot, status, start.machine)
     records = [EventRecord("Started", f"attempt {number}: {workers} for {kind}, {how}{tries}")]
+    if job.accelerator.asked_for:
+        message = f"{kind} is absent from this cluster; the operator's setting cpuFallback is on"
+        records.append(EventRecord("FellBackToCPU", message, "Warning"))
     if number == 1 and (lost := _output_is_lost(job)):
         records.append(EventRecord("NothingKept", lost, "Warning"))
     if snapshot.problem:

@@ -237,5 +237,5 @@ def test_a_job_ends_as_its_trainer_does(kind: Kind, began: float, job: str, reas
         if status.get("phase") in ("Succeeded", "Failed") or time.monotonic() > deadline:
             break
         time.sleep(1)
-    found = condition(status, "Succeeded" if reason == "Succeeded" else "Failed")
+    found = condition(status, "Complete" if reason == "Succeeded" else "Failed")
     assert found.get("reason") == reason, status.get("conditions")

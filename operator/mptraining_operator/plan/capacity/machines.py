@@ -42,9 +42,20 @@ def start_of(number: int, job: ResolvedJob, *, machine: int = 0, workers: int | 
 def tried(job: MPTrainingJob | None, status: JobStatus) -> tuple[Machine, ...]:
     """Return the machines that the job is tried on, the first choice first; empty if it has no alternatives."""
     accelerator = job.spec.accelerator if job else None
-    if accelerator is None or conditions.is_true(status, "FellBackToCPU"):
+    # A job that fell back to CPUs has no alternatives.
+    if accelerator is None or absent_accelerator(job, status):
         return ()
     return (accelerator, *accelerator.alternatives) if accelerator.alternatives else ()
+
+
+def absent_accelerator(job: MPTrainingJob | None, status: JobStatus) -> str:
+    """Return the accelerator that the cluster lacks, of a job that trains on CPUs in its place; empty for others."""
+    if job is None or status.machine_type != "cpu":
+        return ""
+    first = job.spec.accelerator
+    types = [first.type, *(other.type for other in first.alternatives or ())]
+    used = (status.attempts[-1].machine or 0) if status.attempts else 0
+    return "" if types[min(used, len(types) - 1)] == "cpu" else first.type
 
 
 def written_seconds(snapshot: Snapshot) -> int | None:

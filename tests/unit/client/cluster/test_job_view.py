@@ -83,19 +83,19 @@ def test_under_way() -> None:
     progress = {"step": 300, "totalSteps": 1000, "percentComplete": 30, "examplesPerSecond": 512.0,
                 "estimatedRemainingSeconds": 90, "metrics": metrics}  # fmt: skip
     running = condition("Running", "Running", "all 2 workers run")
-    fallback = condition("FellBackToCPU", "FellBackToCPU", "t4 is absent")
     attempts = [
         {"number": 1, "workers": 4, "outcome": "Preempted", "message": "worker 0"},
         {"number": 2, "workers": 8, "outcome": "Resized"},
         {"number": 3, "workers": 1},
     ]
     resolved = [
+        {"decision": "machine", "value": "cpu x 1", "reason": "cpuFallback"},
         {"decision": "strategy", "value": "MultiWorkerMirrored", "reason": "2 hosts"},
         {"decision": "precision", "value": "mixed_float16", "reason": "given in the job"},
     ]
     seen = view(
         document(
-            phase="Running", currentAttempt=3, conditions=[running, fallback], progress=progress, attempts=attempts,
+            phase="Running", currentAttempt=3, conditions=[running], progress=progress, attempts=attempts,
             resolved=resolved, workers=2, replicasInSync=8,
         )
     )  # fmt: skip
@@ -103,9 +103,10 @@ def test_under_way() -> None:
         "flowers: Running, attempt 3",
         "  why         Running: all 2 workers run",
         "  progress    step 300/1000 (30%)  loss 0.5123  x NaN  512 examples/s  1 min 30 s left",
-        "  on the CPU  t4 is absent",
+        "  on the CPU  t4 is absent, and the operator's setting cpuFallback is on",
         "  runs as     MultiWorkerMirrored, mixed_float16, 2 workers, 8 replicas",
-        "  because     strategy MultiWorkerMirrored: 2 hosts",
+        "  because     machine cpu x 1: cpuFallback",
+        "              strategy MultiWorkerMirrored: 2 hosts",
         "              precision mixed_float16: given in the job",
         "  attempts    1 with 4 workers: Preempted: worker 0",
         "              2 with 8 workers: Resized",
@@ -147,7 +148,7 @@ def test_a_status_of_another_version_is_read_as_far_as_it_goes() -> None:
 
 STATUS_PROGRESS = {"attempt": 1, "step": 640, "totalSteps": 640, "epoch": 5, "updateTime": "2026-01-01T00:00:11Z",
     "metrics": [{"name": "loss", "value": "2.434e-21"}]}  # fmt: skip
-SUCCEEDED = [condition("Finished", "Succeeded"), condition("Succeeded", "Succeeded", "640 steps")]
+SUCCEEDED = [condition("Finished", "Succeeded"), condition("Complete", "Succeeded", "640 steps")]
 
 
 def logged(step: int, loss: float, *, attempt: int = 1) -> Progress:

@@ -100,7 +100,7 @@ def test_an_unfinished_job_has_one_condition_for_it_that_does_not_change() -> No
     later = conditions.with_waiting(first, Phase.PENDING, "Unschedulable", "no node", NOW + 60, 2)
     assert conditions.condition(later, "Reconciling") == conditions.condition(first, "Reconciling")
     done = conditions.with_finished(later, outcomes.SUCCEEDED, "", NOW + 90, 2)
-    assert {each.type for each in done.conditions} == {"Running", "Succeeded", "Complete", "Finished"}
+    assert {each.type for each in done.conditions} == {"Running", "Complete", "Finished"}
 
 
 LIMITS = Limits()

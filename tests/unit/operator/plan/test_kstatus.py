@@ -39,10 +39,8 @@ def test_a_planned_status_is_read_as_the_job_is(file: Path, case: dict[str, Any]
         return
     document = status.to_document()
     ended = {each["type"] for each in document["conditions"] if each["status"] == "True"}
-    expected = "Current" if "Succeeded" in ended else "Failed" if "Failed" in ended else "InProgress"
+    expected = "Current" if "Complete" in ended else "Failed" if "Failed" in ended else "InProgress"
     assert kstatus(snapshot.generation, document) == expected
-    # What Argo Workflows and scripts wait for on a batch/v1 Job.
-    assert ("Complete" in ended) == ("Succeeded" in ended)
     assert ("Finished" in ended) == (expected != "InProgress")
 
 
@@ -57,7 +55,7 @@ def test_a_job_that_no_operator_has_seen_is_in_progress() -> None:
 
 @pytest.mark.parametrize(
     ("type", "status", "expected"),
-    [("Succeeded", {"phase": "Succeeded"}, "Current"), ("Failed", {"phase": "Failed"}, "Failed")],
+    [("Complete", {"phase": "Succeeded"}, "Current"), ("Failed", {"phase": "Failed"}, "Failed")],
 )
 def test_an_edit_of_a_finished_job_is_observed(type: str, status: dict[str, Any], expected: str) -> None:
     """spec.runPolicy.suspend of a finished job changes nothing, but kstatus waits for observedGeneration."""

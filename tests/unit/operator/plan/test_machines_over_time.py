@@ -16,7 +16,6 @@ import yaml
 
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.plan import conditions
 from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, ForgetAttempt, JoinQueue, StartAttempt
 from mptraining_operator.plan.capacity import machines
 from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
@@ -311,7 +310,11 @@ def test_a_job_queues_for_its_machine_without_limit_unless_that_has_a_time(
 
 
 def test_a_cluster_without_accelerators_looks_for_no_other_machine() -> None:
-    status = JobStatus(conditions=[])
-    there = conditions.with_condition(status, "FellBackToCPU", True, "FellBackToCPU", "absent", BEGIN, 1)
-    assert len(machines.tried(described(), status)) == 4
-    assert machines.tried(described(), there) == ()
+    resolved = [{"decision": "machine", "value": "cpu x 1", "reason": "cpuFallback"}]
+    fell_back = JobStatus.parse({"resolved": resolved, "attempts": [{"number": 1}]})
+    on_alternative = JobStatus.parse({"resolved": resolved, "attempts": [{"number": 1, "machine": 3}]})
+    assert len(machines.tried(described(), JobStatus())) == 4
+    assert machines.tried(described(), fell_back) == ()
+    assert len(machines.tried(described(), on_alternative)) == 4, "the third alternative is a CPU"
+    assert machines.absent_accelerator(described(), on_alternative) == ""
+    assert machines.absent_accelerator(two_workers(), fell_back) == "t4"

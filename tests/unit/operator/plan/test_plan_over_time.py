@@ -326,7 +326,7 @@ def test_what_its_queue_does_is_charged_to_no_budget(events: list[str]) -> None:
         world.check()
         assert not conditions.is_true(world.status, "Failed"), world.status
     stop_faults(world)
-    assert conditions.is_true(world.status, "Succeeded"), world
+    assert conditions.is_true(world.status, "Complete"), world
     assert (world.status.application_failures, world.status.infrastructure_restarts) == (0, 0)
 
 

@@ -155,7 +155,7 @@ class Bench:
     def job(self, name: str, phase: str, reason: str = "", metrics: Raw | None = None, **progress: Any) -> None:
         """Let a trial's job be in that phase; `metrics` are in its pod's termination log."""
         raw = self.api.find(JOBS, "team", name)
-        ended = phase in ("Succeeded", "Failed")
+        ended, end = phase in ("Succeeded", "Failed"), "Complete" if phase == "Succeeded" else "Failed"
         time = "2026-01-01T00:00:00Z"
         about = {"status": "True", "reason": reason or phase, "message": f"{phase}: {reason}"}
         about["lastTransitionTime"] = time
@@ -164,7 +164,7 @@ class Bench:
             "currentAttempt": 1,
             "workers": raw["spec"]["workers"],
             "startTime": time,
-            "conditions": [{"type": each, **about} for each in ([phase, "Finished"] if ended else ["Running"])],
+            "conditions": [{"type": each, **about} for each in ([end, "Finished"] if ended else ["Running"])],
             **({"completionTime": time} if ended else {}),
             **({"progress": progress} if progress else {}),
         }
