@@ -83,6 +83,11 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
     for each in on_others:
         alternatives.located(each, check.check, each.job)
     others = [(each, alternatives.located(each, requested, each.job.spec, settings)) for each in on_others]
+    # The GPU image of a runtime is its administrator's decision, as podTemplate.image is the user's.
+    if chosen.name == DEFAULT or chosen.named.images.gpu is None:
+        check_kernels(spec, wanted)
+        for each, there in others:
+            alternatives.located(each, check_kernels, each.job.spec, there)
     for each, there in others:
         alternatives.check_replicas(each, wanted, there)
     keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
@@ -170,7 +175,6 @@ def _machine(
     """Return what depends on the machine of `spec`. Raises InvalidSpec."""
     # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
     strategy(spec, wanted)
-    check_kernels(spec, wanted)
     picked_strategy, strategy_choice = strategy(spec, devices)
     resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)

@@ -76,6 +76,13 @@ def test_a_runtime_decides_what_the_job_does_not_say() -> None:
         assert said[f"spec.{field}"] == "from the runtime team-default"
 
 
+def test_the_image_of_a_runtime_may_have_kernels_that_the_trainer_s_images_lack() -> None:
+    blackwell = {"type": "b200", "provisioning": "OnDemand"}
+    assert resolved(runtime="team-default", accelerator=blackwell).image == "registry.example/gpu:1"
+    with pytest.raises(InvalidSpec, match=r"no kernels for its compute capability 10\.0"):
+        resolved(runtime="plain", accelerator=blackwell)
+
+
 def test_the_job_has_precedence_over_its_runtime() -> None:
     own = {
         "image": "mine:1",
