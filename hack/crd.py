@@ -44,6 +44,7 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _COLUMNS = (
     ("Phase", "string", ".status.phase", "Summary in one word."),
     ("Accelerator", "string", ".spec.accelerator.type", "Accelerator type in the spec."),
+    ("Workers", "integer", ".status.workers", "Number of its pods."),
     ("Strategy", "string", '.status.resolved[?(@.decision=="strategy")].value', "The tf.distribute strategy."),
     ("Precision", "string", '.status.resolved[?(@.decision=="precision")].value', "The precision policy."),
     ("Progress %", "integer", ".status.progress.percentComplete", "Of all steps."),

@@ -204,7 +204,7 @@ def _accelerators() -> str:
         "",
         "`mptj accelerators` prints this table. `precision.policy: Auto` chooses the automatic policy.",
         "",
-        "| Name | Also | Accelerator | Memory | Automatic policy | Policies | Per node |",
+        "| Name | Also | Accelerator | Memory | Automatic policy | Policies | Per worker |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows():

@@ -242,13 +242,15 @@ class TestKubectl:
         jobs.create(document())
         values = {"strategy": "Mirrored", "precision": "mixed_float16"}
         resolved = [{"decision": name, "value": value, "reason": "r"} for name, value in values.items()]
-        jobs.status({"phase": "Running", "resolved": resolved, "progress": {"step": 1, "percentComplete": 42}})
+        running = {"phase": "Running", "workers": 2, "resolved": resolved}
+        jobs.status({**running, "progress": {"step": 1, "percentComplete": 42}})
         control_plane.kubectl("delete", "all", "--all", "-n", namespace)
+        columns = ["NAME", "PHASE", "ACCELERATOR", "WORKERS", "STRATEGY", "PRECISION", "PROGRESS", "%", "AGE"]
         for name in ("mptj", "mptrainingjobs", "mptrainingjob", "mptrainingjobs.mptraining.dev"):
             head, row = control_plane.kubectl("get", name, "-n", namespace).stdout.splitlines()
-            assert head.split() == ["NAME", "PHASE", "ACCELERATOR", "STRATEGY", "PRECISION", "PROGRESS", "%", "AGE"]
-            expected = ["flowers", "Running", "t4", "Mirrored", "mixed_float16", "42"]
-            assert row.split()[:6] == expected, "`delete all` deletes no job"
+            assert head.split() == columns
+            expected = ["flowers", "Running", "t4", "2", "Mirrored", "mixed_float16", "42"]
+            assert row.split()[:7] == expected, "`delete all` deletes no job"
 
     def test_client_side_apply_takes_the_crd_and_a_job(self, control_plane: ControlPlane, namespace: str) -> None:
         control_plane.kubectl("apply", "--dry-run=server", "-f", str(CRDS[0]))

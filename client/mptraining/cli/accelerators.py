@@ -9,7 +9,7 @@ import typer
 
 from mptraining.cli.jobs import columns
 
-_HEADINGS = ("NAME", "ALSO", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER NODE", "NODE LABELS", "WHAT")
+_HEADINGS = ("NAME", "ALSO", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER WORKER", "NODE LABELS", "WHAT")
 
 
 def accelerators(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
