@@ -103,9 +103,9 @@ def run(settings: SettingsFile = None) -> None:
         raise typer.Exit(2) from None
 
     from mptraining_operator.app import WORKERS, Operator, exit_process
-    from mptraining_operator.cluster import Cluster
-    from mptraining_operator.leader_election import request_seconds
-    from mptraining_operator.metrics import Metrics
+    from mptraining_operator.runtime.cluster import Cluster
+    from mptraining_operator.runtime.leader_election import request_seconds
+    from mptraining_operator.runtime.metrics import Metrics
 
     metrics = Metrics(monotonic=monotonic)
     try:
@@ -155,9 +155,9 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
 
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.cluster import Cluster
     from mptraining_operator.helm_test import CheckFailed, probe_endpoint, run_checks
     from mptraining_operator.progress.certificate import InvalidCertificate
+    from mptraining_operator.runtime.cluster import Cluster
     from mptraining_operator.settings import Identity, OperatorSettings
 
     try:

@@ -11,24 +11,25 @@ from collections.abc import Callable
 from mptraining_api.resolve.runtime_settings import DEFAULT
 from mptraining_api.resolve.runtimes import complete
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.metrics import Metrics
-from mptraining_operator.notifier import Notifier
-from mptraining_operator.plan.snapshot import Key, Limits
+from mptraining_operator.jobs.notifier import Notifier
+from mptraining_operator.jobs.plan.snapshot import Limits
+from mptraining_operator.jobs.reconciler import JobReconciler
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.volumes import CABundle
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.jobs.watch.node_platform import NodePlatform
 from mptraining_operator.progress.auth import report_path
 from mptraining_operator.progress.certificate import dns_names
 from mptraining_operator.progress.server import ProgressEndpoint
-from mptraining_operator.reconciler import JobReconciler
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.resources.volumes import CABundle
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.metrics import Metrics
 from mptraining_operator.runtime.replica import Replica
+from mptraining_operator.runtime.values import Key
+from mptraining_operator.runtime.work_queue import WorkQueue
 from mptraining_operator.settings import Identity, OperatorSettings
 from mptraining_operator.sweeps.cache import SweepCache, SweepStream
 from mptraining_operator.sweeps.reconciler import SweepReconciler
-from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.node_platform import NodePlatform
-from mptraining_operator.watch.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import ssl
 from collections.abc import Callable, Iterator
 
 from mptraining_api.kubernetes_api import JOBS, LEASES, SECRETS
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.auth import report_path
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.settings import OperatorSettings
 
 _TIMEOUT = 10.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, PODS, ApiProblem
-from mptraining_operator.cluster import Cluster
+from mptraining_operator.runtime.cluster import Cluster
 from tests.testbed import ControlPlane
 from tests.testbed.kubernetes.access import wait_until
 

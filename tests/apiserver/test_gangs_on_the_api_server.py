@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.resources.pod_groups import COSCHEDULING, VOLCANO, PodGroupApi, pod_group
+from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.pod_groups import COSCHEDULING, VOLCANO, PodGroupApi, pod_group
 from tests.left_out import leave_out
 from tests.testbed import ControlPlane, Refused
 

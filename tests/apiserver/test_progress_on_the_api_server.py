@@ -12,13 +12,13 @@ import requests
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import ApiProblem
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.resources import names
 from mptraining_operator.progress.auth import JobForProgress, TokenReviewer, report_path
 from mptraining_operator.progress.certificate import Certificate, dns_names, ensure_certificate, issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.writer import ProgressWriter
-from mptraining_operator.resources import names
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.values import Key
 from mptraining_trainer.report.progress_reporter import Reporter
 from tests.testbed import ControlPlane, Refused
 from tests.testbed.kubernetes.access import wait_until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mptraining_operator import app
 from mptraining_operator.__main__ import run
-from mptraining_operator.plan.snapshot import Limits
+from mptraining_operator.jobs.plan.snapshot import Limits
+from mptraining_operator.runtime import informer
 from mptraining_operator.settings import Identity, OperatorSettings
-from mptraining_operator.watch import informer
 
 
 def main() -> None:

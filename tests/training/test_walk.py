@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mptraining_operator.runtime.values import Key
 from tests.fakes import with_image
 from tests.jobs import parsed_job
 
@@ -70,11 +71,11 @@ def test_from_yaml_to_pods() -> None:
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
     from mptraining_api.resolved_job import ResolvedJob
     from mptraining_api.status import JobStatus
-    from mptraining_operator.plan.plan import plan
-    from mptraining_operator.plan.snapshot import Key, Limits, Snapshot
-    from mptraining_operator.resources.environment import PodSettings
-    from mptraining_operator.resources.indexed_job import indexed_job
-    from mptraining_operator.resources.job_objects import Owner, config_map, job_digest
+    from mptraining_operator.jobs.plan.plan import plan
+    from mptraining_operator.jobs.plan.snapshot import Limits, Snapshot
+    from mptraining_operator.jobs.resources.environment import PodSettings
+    from mptraining_operator.jobs.resources.indexed_job import indexed_job
+    from mptraining_operator.jobs.resources.job_objects import Owner, config_map, job_digest
 
     # The user writes intent only.
     job = parsed_job(YAML.replace("DATA", "gs://b/shapes").replace("OUTPUT", "gs://b/run"))

@@ -16,9 +16,10 @@ from hack import helm_chart
 from hack.helm_chart import ChartValues
 from mptraining_api.model import Model
 from mptraining_operator.app import Operator
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.leader_election import ObservedLease
-from mptraining_operator.metrics import Metrics
+from mptraining_operator.jobs.plan.actions import Plan
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.leader_election import ObservedLease
+from mptraining_operator.runtime.metrics import Metrics
 from mptraining_operator.settings import Identity, OperatorSettings
 
 CHART = Path(__file__).parents[2] / "charts" / "mptraining"
@@ -82,7 +83,7 @@ def series() -> set[str]:
     metrics.watch_event("pods")
     metrics.count_refused_report(401)
     metrics.count_dropped_event("QueueFull")
-    metrics._restarts.labels("Preempted").inc()
+    operator.jobs._metrics.count_plan(Plan(restart="Preempted"))
     return names("\n".join(line for line in metrics.text().decode().splitlines() if not line.startswith("#")))
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from mptraining_api import events
 from mptraining_api.status import Progress
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.resources import names
 from mptraining_operator.progress.status import Report
-from mptraining_operator.resources import names
+from mptraining_operator.runtime.values import Key
 
 # Bytes; the same limit as in Kubeflow Trainer v2.
 LARGEST_BODY = 64 * 1024

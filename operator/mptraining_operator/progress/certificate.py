@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from mptraining_api.kubernetes_api import SECRETS, ApiProblem
-from mptraining_operator.cluster import Cluster
+from mptraining_operator.runtime.cluster import Cluster
 
 _CERT, _KEY = "tls.crt", "tls.key"
 _LIFE = timedelta(days=3650)

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.status import Progress
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.progress.auth import (
     LARGEST_BODY,
     JobForProgress,
@@ -39,9 +38,10 @@ from mptraining_operator.progress.certificate import (
 )
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
-from mptraining_operator.server_thread import ServerThread
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.server_thread import ServerThread
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.settings import Identity, OperatorSettings
-from mptraining_operator.watch.cache import Cache
 
 _log = logging.getLogger(__name__)
 

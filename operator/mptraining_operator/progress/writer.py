@@ -15,8 +15,8 @@ from typing import Any
 
 from mptraining_api.events import Finished
 from mptraining_api.status import Progress, parse_time
-from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import Report, to_status
+from mptraining_operator.runtime.values import Key
 
 _log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily
 
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.event_recorder import EventRecorder
-from mptraining_operator.health import LOOP_SILENT, HealthServer
-from mptraining_operator.leader_election import LeaseKeeper, NotLeading, Term
-from mptraining_operator.metrics import Metrics, by_label
+from mptraining_operator.runtime.cluster import Cluster
 from mptraining_operator.runtime.controller import Controller, Reconciler
+from mptraining_operator.runtime.event_recorder import EventRecorder
+from mptraining_operator.runtime.health import LOOP_SILENT, HealthServer
+from mptraining_operator.runtime.informer import Informer
+from mptraining_operator.runtime.kopf_streams import KopfStreams
+from mptraining_operator.runtime.leader_election import LeaseKeeper, NotLeading, Term
+from mptraining_operator.runtime.metrics import Metrics, by_label
 from mptraining_operator.settings import Identity, LeaseSettings
-from mptraining_operator.watch.informer import Informer
-from mptraining_operator.watch.kopf_streams import KopfStreams
 
 _log = logging.getLogger(__name__)
 

@@ -19,18 +19,17 @@ from mptraining_api.status import format_time
 from mptraining_api.sweep.actions import Action, CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SweepStatus
-from mptraining_operator.apply import status_changes
-from mptraining_operator.children import NamespaceDeleted, NotCreated, create_child
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.event_recorder import EventRecorder
-from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.jobs.apply import status_changes
+from mptraining_operator.jobs.children import NamespaceDeleted, NotCreated, create_child
+from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.watch import api_objects
+from mptraining_operator.jobs.watch import parse as parse_jobs
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.jobs.watch.parse import StoredJob
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.event_recorder import EventRecorder
+from mptraining_operator.runtime.values import EventRecord, Key
 from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
-from mptraining_operator.watch import api_objects
-from mptraining_operator.watch import parse as parse_jobs
-from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.parse import StoredJob
 
 _log = logging.getLogger(__name__)
 

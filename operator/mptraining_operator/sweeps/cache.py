@@ -22,12 +22,12 @@ from mptraining_api.spec import API_VERSION, PAUSED, is_paused
 from mptraining_api.status import format_time
 from mptraining_api.sweep.spec import SWEEP_KIND, MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
-from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch import api_objects
-from mptraining_operator.watch.informer import Stream
-from mptraining_operator.watch.parse import optional_time, unreadable_status, version_number
-from mptraining_operator.watch.versions import Versions
-from mptraining_operator.watch.work_queue import WorkQueue
+from mptraining_operator.jobs.watch import api_objects
+from mptraining_operator.jobs.watch.parse import optional_time, unreadable_status, version_number
+from mptraining_operator.runtime.informer import Stream
+from mptraining_operator.runtime.values import Key
+from mptraining_operator.runtime.versions import Versions
+from mptraining_operator.runtime.work_queue import WorkQueue
 
 # The uids of removed sweeps are kept, because a late page of a list may still contain them; the oldest are dropped.
 _REMOVED_KEPT = 1_000

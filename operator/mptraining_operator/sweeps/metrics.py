@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Histogram
 
-from mptraining_operator.metrics import Metrics
+from mptraining_operator.runtime.metrics import Metrics
 
 # The completion time of a job has whole seconds.
 _GAP_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -14,10 +14,10 @@ from mptraining_api.outcomes import PREEMPTED, by_reason
 from mptraining_api.status import Phase
 from mptraining_api.sweep.actions import JobState, TrialJob
 from mptraining_api.sweep.trial_job import rounded
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.resources import names
-from mptraining_operator.watch import api_objects
-from mptraining_operator.watch.parse import StoredJob, optional_time
+from mptraining_operator.jobs.resources import names
+from mptraining_operator.jobs.watch import api_objects
+from mptraining_operator.jobs.watch.parse import StoredJob, optional_time
+from mptraining_operator.runtime.cluster import Cluster
 
 _NO_METRICS: Mapping[str, float] = MappingProxyType({})
 # Phases of a job whose workers run or ran in an earlier attempt.

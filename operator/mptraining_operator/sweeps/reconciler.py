@@ -28,22 +28,21 @@ from mptraining_api.sweep.proposals import Propose, propose
 from mptraining_api.sweep.search_space import max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec
 from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
-from mptraining_operator.children import NotCreated
-from mptraining_operator.cluster import Cluster
-from mptraining_operator.event_recorder import EventRecorder
-from mptraining_operator.metrics import Metrics, by_label
-from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.plan.waiting import NAMESPACE_FULL
+from mptraining_operator.jobs.children import NotCreated
+from mptraining_operator.jobs.plan.waiting import NAMESPACE_FULL
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.jobs.watch.node_platform import NodePlatform
+from mptraining_operator.runtime.cluster import Cluster
 from mptraining_operator.runtime.controller import Reconciler
+from mptraining_operator.runtime.event_recorder import EventRecorder
+from mptraining_operator.runtime.informer import Stream
+from mptraining_operator.runtime.metrics import Metrics, by_label
+from mptraining_operator.runtime.values import EventRecord, Key
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
 from mptraining_operator.sweeps.cache import COALESCE, TRIAL_STATES, StoredSweep, SweepStream
 from mptraining_operator.sweeps.metrics import SweepMetrics
 from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.sweeps.turns import LOOK_AGAIN, Turns
-from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.informer import Stream
-from mptraining_operator.watch.node_platform import NodePlatform
 
 # Status writes of one sweep: a token a second, because the status of a large sweep has hundreds of kilobytes. A write
 # that starts or ends a trial's job may use tokens that were saved; one that reports a state leaves them.

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.sweeps.cache import StoredSweep
-from mptraining_operator.watch.cache import Cache
 
 # Seconds until a sweep that waits for workers looks again.
 LOOK_AGAIN = 1.0

@@ -17,9 +17,9 @@ from mptraining_api.machines.machine_types import machine_types
 from mptraining_api.machines.node_labels import accelerator_terms, platforms
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.job_objects import Owner
 from tests.fakes import with_image
 from tests.testbed import ControlPlane
 from tests.testbed.kubernetes.operator_namespace import eventually

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS, Resource
-from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
-from mptraining_operator.watch import api_objects, parse
+from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, SeenPod
+from mptraining_operator.jobs.watch import api_objects, parse
 
 Raw = dict[str, Any]
 CREATED = "2026-01-01T00:00:00Z"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import ApiProblem, Resource
-from mptraining_operator.cluster import Cluster
+from mptraining_operator.runtime.cluster import Cluster
 from tests.fakes import Clock
 
 Raw = dict[str, Any]

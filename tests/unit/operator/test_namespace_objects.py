@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import NETWORK_POLICIES, SERVICES, ApiProblem
-from mptraining_operator.namespace_objects import NamespaceObjects
-from mptraining_operator.resources import job_objects
+from mptraining_operator.jobs.namespace_objects import NamespaceObjects
+from mptraining_operator.jobs.resources import job_objects
 from tests.fakes import Clock
 
 SHARED = [("create", "services", "mptraining-workers"), ("create", "networkpolicies", "mptraining-workers")]

@@ -13,7 +13,7 @@ from mptraining_api.resolve.defaults import resolve_run_policy
 from mptraining_api.resolve.field_defaults import DEFAULTS
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.resources.indexed_job import DEFAULT_REQUESTS
+from mptraining_operator.jobs.resources.indexed_job import DEFAULT_REQUESTS
 from tests.fakes import with_image
 
 SPEC = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

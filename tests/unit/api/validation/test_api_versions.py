@@ -16,7 +16,7 @@ from mptraining_api.validation.job_text import read_job_text
 ROOT = Path(__file__).parents[4]
 BOTH = ("v1beta1", "v1alpha1")
 # Versions of other projects' APIs.
-OTHER_APIS = {"operator/mptraining_operator/resources/pod_groups.py", "client/mptraining/tfjob.py"}
+OTHER_APIS = {"operator/mptraining_operator/jobs/resources/pod_groups.py", "client/mptraining/tfjob.py"}
 
 
 def test_one_module_names_the_version() -> None:

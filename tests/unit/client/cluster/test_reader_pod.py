@@ -19,9 +19,9 @@ from mptraining.cluster.reader_pod import (
 from mptraining_api.kubernetes_api import PODS
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.job_objects import Owner
 
 CLAIM = {"name": "runs", "persistentVolumeClaim": {"claimName": "team-runs"}}
 

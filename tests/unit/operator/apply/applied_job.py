@@ -8,16 +8,17 @@ from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, ApiProblem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import JobStatus, Phase
-from mptraining_operator.apply import Applier
-from mptraining_operator.namespace_objects import NamespaceObjects
-from mptraining_operator.plan.actions import Plan, StartAttempt
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Snapshot
-from mptraining_operator.reconciler import PLANS_AT_ONCE
-from mptraining_operator.resources import job_objects
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.jobs.apply import Applier
+from mptraining_operator.jobs.namespace_objects import NamespaceObjects
+from mptraining_operator.jobs.plan.actions import Plan, StartAttempt
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits, Lookups, Snapshot
+from mptraining_operator.jobs.reconciler import PLANS_AT_ONCE
+from mptraining_operator.jobs.resources import job_objects
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.watch import parse
+from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.runtime.values import Key
 from tests.fakes import Clock, with_image
 from tests.unit.operator.api_objects import seen_batch_job, version_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, NODES, ApiProblem
-from mptraining_operator.plan.actions import Plan, ReadEvents, ReadNode, StartProbe
-from mptraining_operator.plan.snapshot import Limits, SeenWarning
-from mptraining_operator.watch import parse
+from mptraining_operator.jobs.plan.actions import Plan, ReadEvents, ReadNode, StartProbe
+from mptraining_operator.jobs.plan.snapshot import Limits, SeenWarning
+from mptraining_operator.jobs.watch import parse
 from tests.unit.operator.api_objects import raw_event, raw_job, seen_batch_job, version_of
 from tests.unit.operator.apply.applied_job import KEY, QUOTA, Bench
 

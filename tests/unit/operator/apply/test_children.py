@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, SERVICES, ApiProblem
-from mptraining_operator.children import rejection
-from mptraining_operator.resources import indexed_job, job_objects
+from mptraining_operator.jobs.children import rejection
+from mptraining_operator.jobs.resources import indexed_job, job_objects
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.apply.applied_job import QUOTA, Bench

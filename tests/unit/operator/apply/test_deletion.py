@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, JOBS, PODS, ApiProblem
-from mptraining_operator.plan.actions import DeleteJob, DeletePod, EndAttempt, ForgetAttempt
-from mptraining_operator.plan.snapshot import Limits
+from mptraining_operator.jobs.plan.actions import DeleteJob, DeletePod, EndAttempt, ForgetAttempt
+from mptraining_operator.jobs.plan.snapshot import Limits
 from tests.unit.operator.api_objects import raw_batch_job, raw_pod, seen_batch_job, seen_pod, version_of
 from tests.unit.operator.apply.applied_job import KEY, Bench
 

@@ -9,10 +9,10 @@ import pytest
 from mptraining_api.kubernetes_api import BATCH_JOBS, CONFIG_MAPS, JOBS
 from mptraining_api.resolved_job import Placement, ResolvedMachine
 from mptraining_api.status import format_time, parse_time
-from mptraining_operator.children import NotCreated
-from mptraining_operator.plan.actions import ReadJobFile
-from mptraining_operator.resources.job_objects import Owner, config_map, job_digest
-from mptraining_operator.watch import parse
+from mptraining_operator.jobs.children import NotCreated
+from mptraining_operator.jobs.plan.actions import ReadJobFile
+from mptraining_operator.jobs.resources.job_objects import Owner, config_map, job_digest
+from mptraining_operator.jobs.watch import parse
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import CREATED, raw_job, seen_batch_job, version_of
 from tests.unit.operator.apply.applied_job import KEY, QUOTA, STARTED, Bench

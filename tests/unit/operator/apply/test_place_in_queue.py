@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, LOCAL_QUEUES, ApiProblem
-from mptraining_operator.plan.actions import JoinQueue, ReportToQueue, StartAttempt
+from mptraining_operator.jobs.plan.actions import JoinQueue, ReportToQueue, StartAttempt
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job, seen_batch_job
 from tests.unit.operator.apply.applied_job import Bench

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, ApiProblem, Resource
-from mptraining_operator.plan.actions import CreatePodGroup
-from mptraining_operator.resources.pod_groups import VOLCANO
+from mptraining_operator.jobs.plan.actions import CreatePodGroup
+from mptraining_operator.jobs.resources.pod_groups import VOLCANO
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.apply.applied_job import Bench

@@ -10,9 +10,8 @@ from typing import Any
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
-from mptraining_operator.plan.actions import (
+from mptraining_operator.jobs.plan.actions import (
     Action,
-    EventRecord,
     JoinQueue,
     LeaveQueue,
     Plan,
@@ -22,9 +21,10 @@ from mptraining_operator.plan.actions import (
     ReportToQueue,
     StartAttempt,
 )
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
-from mptraining_operator.resources.job_objects import job_digest
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
+from mptraining_operator.jobs.resources.job_objects import job_digest
+from mptraining_operator.runtime.values import EventRecord, Key
 from tests.fakes import with_image
 
 BEGIN = 1_767_225_600.0

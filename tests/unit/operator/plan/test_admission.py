@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from mptraining_api import outcomes
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import JobStatus
-from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import Plan, ReadJobFile
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits
-from mptraining_operator.plan.start import NODE_CHECK_SECONDS
-from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache
+from mptraining_operator.jobs.plan import conditions
+from mptraining_operator.jobs.plan.actions import Plan, ReadJobFile
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits
+from mptraining_operator.jobs.plan.start import NODE_CHECK_SECONDS
+from mptraining_operator.jobs.watch import parse
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.runtime.values import Key
 from tests.fakes import with_image
 
 NOW = 1_800_000_000.0

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mptraining_api.status import Attempt, JobStatus
-from mptraining_operator.plan.capacity.avoided_nodes import avoided_nodes, event_records
-from mptraining_operator.plan.end import find_verdict
-from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
+from mptraining_operator.jobs.plan.capacity.avoided_nodes import avoided_nodes, event_records
+from mptraining_operator.jobs.plan.end import find_verdict
+from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, SeenPod
 
 BATCH_JOB = SeenBatchJob("flowers-1", "batch", "job", attempt=1, created=0.0, ended="Failed")
 

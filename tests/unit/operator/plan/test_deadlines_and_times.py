@@ -10,12 +10,12 @@ from mptraining_api import outcomes
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import CONDITION_TYPES, Attempt, Condition, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import StartAttempt
-from mptraining_operator.plan.capacity.gangs import hold_seconds, pause_seconds
-from mptraining_operator.plan.end import restart_backoff
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Limits, Refusal
+from mptraining_operator.jobs.plan import conditions
+from mptraining_operator.jobs.plan.actions import StartAttempt
+from mptraining_operator.jobs.plan.capacity.gangs import hold_seconds, pause_seconds
+from mptraining_operator.jobs.plan.end import restart_backoff
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits, Refusal
 from tests.fakes import with_image
 from tests.unit.operator.plan.test_plan import BASE, seen
 

@@ -18,11 +18,12 @@ import yaml
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Phase, Progress, parse_time
-from mptraining_operator.plan import conditions, waiting
-from mptraining_operator.plan.actions import Action, EndAttempt, EventRecord, StartAttempt, StartProbe
-from mptraining_operator.plan.capacity import worker_count
-from mptraining_operator.plan.snapshot import Limits, SeenBatchJob, SeenPod
-from mptraining_operator.resources import names
+from mptraining_operator.jobs.plan import conditions, waiting
+from mptraining_operator.jobs.plan.actions import Action, EndAttempt, StartAttempt, StartProbe
+from mptraining_operator.jobs.plan.capacity import worker_count
+from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, SeenPod
+from mptraining_operator.jobs.resources import names
+from mptraining_operator.runtime.values import EventRecord
 from tests.fakes import with_image
 from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import BEGIN, SimulatedJob

@@ -9,7 +9,7 @@ import pytest
 
 from hack.crd import custom_resource_definition
 from mptraining_api.status import JobStatus
-from mptraining_operator.plan.plan import plan
+from mptraining_operator.jobs.plan.plan import plan
 from tests.unit.operator.plan.test_plan import BASE, cases, seen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mptraining_operator.plan.next_steps import of_container, of_placement, of_refusal
+from mptraining_operator.jobs.plan.next_steps import of_container, of_placement, of_refusal
 
 
 @pytest.mark.parametrize(

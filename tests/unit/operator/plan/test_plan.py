@@ -23,10 +23,9 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus, format_time, parse_time
-from mptraining_operator.plan.actions import Plan, StartAttempt
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import (
-    Key,
+from mptraining_operator.jobs.plan.actions import Plan, StartAttempt
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import (
     Limits,
     Lookups,
     Refusal,
@@ -35,7 +34,8 @@ from mptraining_operator.plan.snapshot import (
     SeenWarning,
     Snapshot,
 )
-from mptraining_operator.resources.job_objects import job_digest
+from mptraining_operator.jobs.resources.job_objects import job_digest
+from mptraining_operator.runtime.values import Key
 from tests.fakes import with_image
 
 FOLDER = Path(__file__).parents[3] / "golden" / "plans"

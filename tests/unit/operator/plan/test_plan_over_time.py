@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import JobStatus
-from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import (
+from mptraining_operator.jobs.plan import conditions
+from mptraining_operator.jobs.plan.actions import (
     Action,
     DeletePod,
     EndAttempt,
@@ -24,7 +24,7 @@ from mptraining_operator.plan.actions import (
     ReportToQueue,
     StartAttempt,
 )
-from mptraining_operator.plan.snapshot import Lookups, SeenBatchJob, SeenPod
+from mptraining_operator.jobs.plan.snapshot import Lookups, SeenBatchJob, SeenPod
 from tests.fakes import with_image
 from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import LIMITS, SimulatedJob

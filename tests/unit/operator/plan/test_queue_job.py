@@ -10,9 +10,9 @@ import pytest
 from mptraining_api import outcomes
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.status import Attempt, JobStatus, Phase
-from mptraining_operator.place_in_queue import status_changes
-from mptraining_operator.plan import conditions
-from mptraining_operator.plan.actions import (
+from mptraining_operator.jobs.place_in_queue import status_changes
+from mptraining_operator.jobs.plan import conditions
+from mptraining_operator.jobs.plan.actions import (
     DeleteJob,
     EndAttempt,
     JoinQueue,
@@ -21,8 +21,9 @@ from mptraining_operator.plan.actions import (
     ReportToQueue,
     StartAttempt,
 )
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits, Lookups, Refusal, SeenBatchJob, SeenPod, Snapshot
+from mptraining_operator.runtime.values import Key
 from tests.fakes import with_image
 from tests.jobs import two_workers
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mptraining_api import events, outcomes
-from mptraining_operator.plan.end import Verdict, find_verdict
-from mptraining_operator.plan.snapshot import SeenBatchJob, SeenPod
+from mptraining_operator.jobs.plan.end import Verdict, find_verdict
+from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, SeenPod
 
 BATCH_JOB = SeenBatchJob(name="flowers-1", uid="batch", owner_uid="job", attempt=1, created=0.0, ended="Failed")
 

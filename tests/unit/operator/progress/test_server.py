@@ -18,14 +18,14 @@ import requests
 from mptraining_api import events
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.status import Progress
-from mptraining_operator import server_thread
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.resources import names
 from mptraining_operator.progress import server as progress_server
 from mptraining_operator.progress.auth import LARGEST_BODY, JobForProgress, Refused, TokenReviewer, report_path
 from mptraining_operator.progress.certificate import issue_certificate
 from mptraining_operator.progress.server import ProgressServer
 from mptraining_operator.progress.status import Report
-from mptraining_operator.resources import names
+from mptraining_operator.runtime import server_thread
+from mptraining_operator.runtime.values import Key
 
 KEY = Key("team-a", "flowers")
 JOB = JobForProgress("uid-1", 2, {"pod-0": 0, "pod-1": 1}, Progress(attempt=1, step=3))

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mptraining_api import events
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.status import Metric, Progress, format_time
-from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.progress.status import MOST_METRICS, Report, to_status
 from mptraining_operator.progress.writer import ProgressWriter, Schedule
+from mptraining_operator.runtime.values import Key
 
 KEY = Key("team-a", "flowers")
 # 2026-11-21T00:00:00Z

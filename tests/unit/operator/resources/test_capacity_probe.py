@@ -9,9 +9,9 @@ import pytest
 
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolve.runtime_settings import Runtime
-from mptraining_operator.resources.capacity_probe import capacity_probe
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.queue_job import QUEUE, Admitted, queue_placement
+from mptraining_operator.jobs.resources.capacity_probe import capacity_probe
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.queue_job import QUEUE, Admitted, queue_placement
 from tests.unit.operator.resources.test_indexed_job import CLUSTER, OWNER, SETTINGS, parsed
 
 SPEC: dict[str, Any] = {

@@ -19,9 +19,9 @@ import yaml
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner, config_map, job_digest, network_policy, service
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.job_objects import Owner, config_map, job_digest, network_policy, service
 from tests.fakes import with_image
 
 FOLDER = Path(__file__).parents[3] / "golden" / "children"

@@ -16,10 +16,10 @@ from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner, claim_template
-from mptraining_operator.resources.volumes import CABundle
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.job_objects import Owner, claim_template
+from mptraining_operator.jobs.resources.volumes import CABundle
 from tests.fakes import with_image
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")

@@ -8,11 +8,11 @@ import pytest
 
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.resolved_job import Placement
-from mptraining_operator.resources import names
-from mptraining_operator.resources.affinity import affinity
-from mptraining_operator.resources.environment import secret_sources
-from mptraining_operator.resources.job_objects import Owner, config_map, network_policy
-from mptraining_operator.resources.volumes import outlives_pod
+from mptraining_operator.jobs.resources import names
+from mptraining_operator.jobs.resources.affinity import affinity
+from mptraining_operator.jobs.resources.environment import secret_sources
+from mptraining_operator.jobs.resources.job_objects import Owner, config_map, network_policy
+from mptraining_operator.jobs.resources.volumes import outlives_pod
 
 REQUIRED, PREFERRED = (f"{word}DuringSchedulingIgnoredDuringExecution" for word in ("required", "preferred"))
 

@@ -9,10 +9,10 @@ import yaml
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import Scheduling
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.resources.pod_groups import (
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.pod_groups import (
     APIS,
     COSCHEDULING,
     VOLCANO,

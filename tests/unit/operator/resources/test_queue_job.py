@@ -8,10 +8,10 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import Scheduling
-from mptraining_operator.resources.environment import PodSettings
-from mptraining_operator.resources.indexed_job import indexed_job
-from mptraining_operator.resources.job_objects import Owner
-from mptraining_operator.resources.queue_job import MIN_PARALLELISM, Admitted, queue_job, queue_placement
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.indexed_job import indexed_job
+from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.queue_job import MIN_PARALLELISM, Admitted, queue_job, queue_placement
 from tests.fakes import with_image
 from tests.jobs import two_workers
 

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import ApiProblem
-from mptraining_operator.leader_election import NotLeading, Term
-from mptraining_operator.metrics import Metrics
-from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key
 from mptraining_operator.runtime.controller import Controller, Reconciler
-from mptraining_operator.watch.work_queue import WorkQueue
+from mptraining_operator.runtime.leader_election import NotLeading, Term
+from mptraining_operator.runtime.metrics import Metrics
+from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.work_queue import WorkQueue
 from tests.fakes import Clock
 
 KEY = Key("team", "flowers")

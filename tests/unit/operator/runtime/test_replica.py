@@ -13,11 +13,11 @@ import pytest
 
 from mptraining_api.kubernetes_api import JOBS, PODS, SWEEPS, ApiProblem
 from mptraining_operator.app import Operator
-from mptraining_operator.leader_election import NotLeading, Term
-from mptraining_operator.metrics import Metrics
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.watch import parse
+from mptraining_operator.runtime.leader_election import NotLeading, Term
+from mptraining_operator.runtime.metrics import Metrics
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.settings import Identity, OperatorSettings
-from mptraining_operator.watch import parse
 from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.sweeps.swept import document
 

@@ -15,16 +15,15 @@ from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.sweep.proposals import propose
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import Trial
-from mptraining_operator.metrics import Metrics
-from mptraining_operator.plan.actions import EventRecord
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.watch import parse as parse_jobs
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.jobs.watch.streams import JobStream
 from mptraining_operator.runtime.controller import Controller
+from mptraining_operator.runtime.metrics import Metrics
+from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.work_queue import WorkQueue
 from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, SweepStream, parse
 from mptraining_operator.sweeps.reconciler import SweepReconciler
-from mptraining_operator.watch import parse as parse_jobs
-from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.streams import JobStream
-from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
 
 Raw = dict[str, Any]

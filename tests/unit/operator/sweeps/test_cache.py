@@ -8,11 +8,11 @@ import pytest
 
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.watch import parse
+from mptraining_operator.jobs.watch.cache import Cache
+from mptraining_operator.runtime.values import Key
+from mptraining_operator.runtime.work_queue import WorkQueue
 from mptraining_operator.sweeps.cache import SweepCache, SweepStream
-from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import Cache
-from mptraining_operator.watch.work_queue import WorkQueue
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_job
 from tests.unit.operator.sweeps.swept import document, stored

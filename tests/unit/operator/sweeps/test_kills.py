@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import JOBS, PODS, SWEEPS, Resource
-from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch import parse
+from mptraining_operator.jobs.watch import parse
+from mptraining_operator.runtime.values import Key
 from tests.fakes import Clock
 from tests.unit.operator.conftest import FakeCluster
 from tests.unit.operator.sweeps.swept import JOB, Bench, document

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import JOBS, PODS
+from mptraining_operator.jobs.watch import parse
 from mptraining_operator.sweeps.observe import ObservedJobs, final_metrics, trial_job
-from mptraining_operator.watch import parse
 from tests.unit.operator.api_objects import raw_job, raw_pod
 
 

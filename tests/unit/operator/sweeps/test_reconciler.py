@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem
-from mptraining_operator.plan.snapshot import Key
+from mptraining_operator.jobs.watch import parse as parse_jobs
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.sweeps.cache import StoredSweep
-from mptraining_operator.watch import parse as parse_jobs
 from tests.fakes import Clock
 from tests.unit.operator.sweeps.swept import JOB, Bench, document
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
-from mptraining_operator.plan.plan import plan
-from mptraining_operator.plan.snapshot import Key, Limits, Lookups, Refusal, SeenWarning, Snapshot
-from mptraining_operator.plan.suspend_and_cleanup import no_live_pods
-from mptraining_operator.watch import parse
-from mptraining_operator.watch.cache import LOOKUP_SECONDS, Cache
-from mptraining_operator.watch.parse import StoredJob
-from mptraining_operator.watch.streams import BatchJobStream, JobStream, PodStream
-from mptraining_operator.watch.work_queue import WorkQueue
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits, Lookups, Refusal, SeenWarning, Snapshot
+from mptraining_operator.jobs.plan.suspend_and_cleanup import no_live_pods
+from mptraining_operator.jobs.watch import parse
+from mptraining_operator.jobs.watch.cache import LOOKUP_SECONDS, Cache
+from mptraining_operator.jobs.watch.parse import StoredJob
+from mptraining_operator.jobs.watch.streams import BatchJobStream, JobStream, PodStream
+from mptraining_operator.runtime.values import Key
+from mptraining_operator.runtime.work_queue import WorkQueue
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import (
     decoded,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from mptraining_api.kubernetes_api import NODES, ApiProblem, Resource
+from mptraining_operator.jobs.watch.node_platform import NodePlatform
 from mptraining_operator.settings import OperatorSettings
-from mptraining_operator.watch.node_platform import NodePlatform
 
 
 class Nodes:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import BATCH_JOBS, PODS
-from mptraining_operator.plan.snapshot import Key
-from mptraining_operator.watch import api_objects, parse
+from mptraining_operator.jobs.watch import api_objects, parse
+from mptraining_operator.runtime.values import Key
 from tests.unit.operator.api_objects import (
     decoded,
     raw_batch_job,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
-from mptraining_operator.plan.snapshot import SeenWarning
-from mptraining_operator.watch.warning_events import WarningEvents
+from mptraining_operator.jobs.plan.snapshot import SeenWarning
+from mptraining_operator.jobs.watch.warning_events import WarningEvents
 from tests.fakes import Clock
 from tests.unit.operator.api_objects import raw_event
 

@@ -1,0 +1,1 @@
+"""MPTrainingJobs: reconcile, plan, apply, and the objects of a job."""

@@ -1,0 +1,188 @@
+"""Reconciler of MPTrainingJobs: plans a job, applies the plan, and plans again while its snapshot is outdated."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from prometheus_client.core import GaugeMetricFamily
+
+from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import KIND
+from mptraining_api.status import Phase
+from mptraining_operator.jobs.apply import Applier
+from mptraining_operator.jobs.children import NotCreated
+from mptraining_operator.jobs.metrics import JobMetrics
+from mptraining_operator.jobs.namespace_objects import NamespaceObjects
+from mptraining_operator.jobs.plan.actions import JoinQueue, Plan
+from mptraining_operator.jobs.plan.conditions import is_true
+from mptraining_operator.jobs.plan.plan import plan
+from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, Snapshot
+from mptraining_operator.jobs.resources.environment import PodSettings
+from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.jobs.watch.node_platform import NodePlatform
+from mptraining_operator.jobs.watch.parse import StoredJob
+from mptraining_operator.jobs.watch.streams import BatchJobStream, JobStream, PodStream
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.controller import Reconciler
+from mptraining_operator.runtime.event_recorder import EventRecorder
+from mptraining_operator.runtime.metrics import Metrics, by_label
+from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.work_queue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+# The number of consecutive plans for a job whose snapshots become outdated; then the job is queued again.
+PLANS_AT_ONCE = 5
+# Seconds from a write to the next reconcile, in case the watch does not report all effects of the write.
+_RECONCILE_AFTER_WRITE = 2.0
+
+Planner = Callable[[Snapshot, float], Plan]
+
+
+class JobReconciler(Reconciler):
+    """`cluster` writes behind the fence of the term; `limits` are the settings that plans depend on.
+
+    `pod_settings` returns those of a job's pods; `receives_reports`: workers report their progress. `clock` is in
+    seconds since 1970. Thread-safe for different jobs.
+    """
+
+    kind = "job"
+    paused = "leaves this job and its pods alone"
+    expected = (ApiProblem, NotCreated)
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        queue: WorkQueue,
+        *,
+        limits: Limits,
+        platform: NodePlatform,
+        pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings],
+        receives_reports: bool,
+        workers: int,
+        recorder: EventRecorder,
+        notify: Callable[[Snapshot, EventRecord], None],
+        metrics: Metrics,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        plan: Planner = plan,
+    ) -> None:
+        self.queue = queue
+        self.workers = workers
+        self.streams = (BatchJobStream(cache, queue), PodStream(cache, queue), JobStream(cache, queue))
+        self._cache = cache
+        self._limits = limits
+        self._platform = platform
+        self._receives_reports = receives_reports
+        self._recorder = recorder
+        self._notify = notify
+        self._metrics = JobMetrics(metrics)
+        self._clock = clock
+        self._plan = plan
+        self._namespace_objects = NamespaceObjects(cluster, monotonic)
+        self._applier = Applier(
+            cluster,
+            cache,
+            pod_settings=pod_settings,
+            record_event=self._record,
+            written=self._metrics.count_plan,
+            clock=clock,
+            namespace_objects=self._namespace_objects,
+            started=self._observe_start,
+        )
+        # Without a leader, possibly no replica was running to receive reports.
+        self._reports_since: float | None = None
+        self._starting = threading.Lock()
+        metrics.register(self._gauges)
+
+    def objects(self) -> tuple[StoredJob, ...]:
+        return self._cache.jobs()
+
+    def stored(self, key: Key) -> StoredJob | None:
+        return self._cache.stored(key)
+
+    def record(self, key: Key, record: EventRecord) -> None:
+        stored = self._cache.stored(key)
+        if stored is not None:
+            _log.info("%s: %s", record.reason, record.message, extra={"job": str(key)})
+            self._recorder.record(KIND, key, stored.uid, record)
+
+    def begin_term(self) -> None:
+        self._reports_since = self._clock() if self._receives_reports else None
+        self._platform.read()
+
+    def check_cluster(self) -> None:
+        """Read the nodes, and repair objects of namespaces that another client changed. Raises NotLeading."""
+        self._platform.read()
+        for namespace in self._cache.used_namespaces():
+            try:
+                self._namespace_objects.ensure(namespace, again=True)
+            except ApiProblem as problem:
+                _log.warning("the shared objects of namespace %s could not be checked: %s", namespace, problem)
+
+    def reconcile(self, key: Key) -> None:
+        for _ in range(PLANS_AT_ONCE):
+            snapshot = self._snapshot(key)
+            if snapshot is None:
+                return
+            now = self._clock()
+            planned = self._plan(snapshot.snapshot, now)
+            if self._workers_taken(planned):
+                planned, outdated = self._apply_with_reservation(key, now)
+            else:
+                outdated = self._applier.apply(planned, snapshot)
+            stored = self._cache.stored(key)
+            if not outdated or (stored is not None and stored.paused):
+                self._requeue(key, planned, now)
+                return
+        # The snapshot was outdated every time, as when another client writes the job continuously.
+        self.queue.add(key, 1.0)
+
+    def _snapshot(self, key: Key) -> VersionedSnapshot | None:
+        limits = replace(self._limits, cluster=self._platform.settings)
+        return self._cache.versioned_snapshot(key, limits, self._reports_since)
+
+    def _workers_taken(self, planned: Plan) -> int:
+        """Return the workers of the attempt that the plan intends or queues for, if they are limited; else 0."""
+        takes = planned.job_text or any(isinstance(action, JoinQueue) for action in planned.actions)
+        if self._limits.jobs.workers_per_namespace is None or planned.status is None or not takes:
+            return 0
+        return planned.status.workers or 0
+
+    def _apply_with_reservation(self, key: Key, now: float) -> tuple[Plan, bool]:
+        """Plan again and reserve the workers while no other job does, so that two jobs do not take the same ones."""
+        with self._starting:
+            snapshot = self._snapshot(key)
+            if snapshot is None:
+                return Plan(), False
+            planned = self._plan(snapshot.snapshot, now)
+            self._cache.reserve_workers(key, self._workers_taken(planned))
+        try:
+            return planned, self._applier.apply(planned, snapshot)
+        finally:
+            self._cache.reserve_workers(key, 0)
+
+    def _requeue(self, key: Key, planned: Plan, now: float) -> None:
+        if planned.wake_at is not None:
+            self.queue.add(key, planned.wake_at - now)
+        runs = planned.status is not None and is_true(planned.status, "Running")
+        if not runs and (planned.status is not None or planned.actions):
+            self.queue.add(key, _RECONCILE_AFTER_WRITE)
+
+    def _record(self, snapshot: Snapshot, record: EventRecord) -> None:
+        self._recorder.record(KIND, snapshot.key, snapshot.uid, record)
+        self._notify(snapshot, record)
+
+    def _observe_start(self, snapshot: Snapshot, batch_job: SeenBatchJob) -> None:
+        ran = snapshot.status is not None and snapshot.status.start_time is not None
+        if batch_job.attempt == 1 and not ran:
+            self._metrics.observe_first_child(snapshot.uid, batch_job.created - snapshot.created)
+
+    def _gauges(self) -> Iterator[GaugeMetricFamily]:
+        yield by_label("mptraining_jobs", "Jobs by phase.", "phase", self._cache.jobs_by_phase(), Phase)

@@ -1,0 +1,455 @@
+"""Informer: lists and watches of resources, as client-go's; each resource in each namespace has its own errors.
+
+A list supersedes what was known before it began: an object that it lacks was deleted. A watch begins at the version of
+a list, resumes from the last version that it received, and begins with a list again when the API server does not have
+that version (410, 504) or has been silent for longer than between two bookmarks: after the restore of an etcd backup,
+it is silent until it reaches that version. kopf watches the primary resources (`kopf_streams`), which are listed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from mptraining_api.kubernetes_api import ApiProblem, Resource
+from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.metrics import Metrics
+from mptraining_operator.runtime.values import Key
+from mptraining_operator.runtime.work_queue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+# The right is missing, as in a namespace that was deleted with its RoleBinding, or the resource is.
+_REFUSED = (403, 404)
+# Gone: the version is too old. Gateway Timeout: it is too large.
+_NO_VERSION = (410, 504)
+# Seconds without an event or a bookmark, which the API server sends about once a minute; more than between two of them.
+SILENT_SECONDS = 75.0
+# Seconds between two lists of the leader: a proxy may lose an event, and kopf reports no deletion between two watches.
+RELIST_SECONDS = 600.0
+# Seconds until the list after a watch of kopf began again, and between two such lists: one covers all its objects.
+_SOON = 5.0
+_FRESH = 60.0
+# Seconds until a list or a watch that failed is tried again; the pause doubles.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    """One line of a watch; `object` is JSON of the watched kind, or a Status in an event of type ERROR."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str
+
+
+class Bookmark(msgspec.Struct, frozen=True):
+    """The object of an event of type BOOKMARK."""
+
+    metadata: BookmarkMetadata
+
+
+class Status(msgspec.Struct, frozen=True):
+    """metav1.Status, the object of an event of type ERROR."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+_EVENT = msgspec.json.Decoder(WatchEvent)
+_BOOKMARK = msgspec.json.Decoder(Bookmark)
+_STATUS = msgspec.json.Decoder(Status)
+
+
+class Stream(ABC):
+    """One resource that is watched: its objects go into a cache, and their keys into a queue. Thread-safe."""
+
+    resource: ClassVar[Resource]
+    label_selector: ClassVar[str] = ""
+    # Watched by kopf.
+    primary: ClassVar[bool] = False
+    # Seconds from a change to the reconcile, which handles all changes until then.
+    coalesce: ClassVar[float] = 0.0
+    # How to install the resource, for the log.
+    install: ClassVar[str] = ""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        """The query parameters of a list or watch."""
+        return {"labelSelector": self.label_selector} if self.label_selector else {}
+
+    def put(self, received: Any, listed: int | None = None) -> str:
+        """Store an added, modified or listed object; return its uid. `listed` is the number of its list."""
+        key, uid, version = self._identity(received)
+        if key is not None and self._store(key, version, received, listed):
+            self._queue.add(key, self.coalesce)
+        return uid
+
+    def remove(self, received: Any) -> None:
+        """Remove a deleted object, given in its last state."""
+        key, uid, version = self._identity(received)
+        if key is not None:
+            self.forget(key, uid, version)
+
+    def forget(self, key: Key, uid: str, version: int) -> None:
+        """Remove the object of that uid, known at `version` to be deleted."""
+        if self._drop(key, uid, version):
+            self._queue.add(key, self.coalesce)
+
+    @abstractmethod
+    def decode(self, text: bytes) -> Any:
+        """Decode the JSON of one object."""
+
+    def of_mapping(self, raw: dict[str, Any]) -> Any:
+        """Return what `decode` returns for the object that kopf decoded."""
+        return self.decode(msgspec.json.encode(raw))
+
+    @abstractmethod
+    def begin_list(self) -> int:
+        """Return the number of a list that begins now, for `listed` of its objects."""
+
+    @abstractmethod
+    def known_before(self, listed: int) -> list[tuple[Key, str]]:
+        """Return the objects (key, uid) with no update since that list began: deleted, if the list lacks them."""
+
+    @abstractmethod
+    def _identity(self, received: Any) -> tuple[Key | None, str, int]:
+        """Return the key that the object belongs to, if any, and the object's uid and version."""
+
+    @abstractmethod
+    def _store(self, key: Key, version: int, received: Any, listed: int | None) -> bool:
+        """Store the object; return whether its key must be reconciled."""
+
+    @abstractmethod
+    def _drop(self, key: Key, uid: str, version: int) -> bool:
+        """Remove the object; return whether its key must be reconciled."""
+
+
+class Source:
+    """One resource in one namespace, or in all (None): its lists, and whether its objects are known.
+
+    Unknown objects must not be planned with: no list of this term has succeeded, or the right to list was withdrawn.
+    `clock` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self, cluster: Cluster, stream: Stream, namespace: str | None, clock: Callable[[], float], metrics: Metrics
+    ) -> None:
+        self.stream = stream
+        self.namespace = namespace
+        self.known = False
+        # Whether the API server has answered a list, be it that it refuses.
+        self.answered = False
+        self.problem: ApiProblem | None = None
+        # When it is listed next, and when it was listed last.
+        self.due = -math.inf
+        self.listed_at = -math.inf
+        # The version of the last list.
+        self.version = 0
+        self._cluster = cluster
+        self._clock = clock
+        self._metrics = metrics
+        self._pause = FIRST_PAUSE
+
+    def list(self, *, begins_term: bool = False) -> None:
+        """List the resource; an error is kept in `problem`, and the list is due again."""
+        plural, began = self.stream.resource.plural, self._clock()
+        try:
+            version = self._list()
+        except ApiProblem as problem:
+            self.problem = problem
+            self.answered = self.answered or problem.status in _REFUSED
+            # A list that fails for another reason leaves what the watches report.
+            self.known = self.known and not (begins_term or problem.status in _REFUSED)
+            self.due = self._clock() + max(self._pause, problem.retry_after or 0.0)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            return
+        self.version, self.problem, self._pause = version, None, FIRST_PAUSE
+        self.known = self.answered = True
+        self.listed_at = self._clock()
+        self.due = self.listed_at + RELIST_SECONDS
+        self._metrics.observe_list(plural, self.listed_at - began)
+
+    def _list(self) -> int:
+        listed = self.stream.begin_list()
+        seen: set[str] = set()
+        version = 0
+        pages = self._cluster.pages(self.stream.resource, self.namespace, **self.stream.selectors)
+        for items, version in pages:  # noqa: B007 - that of the last page
+            for item in items:
+                try:
+                    seen.add(self.stream.put(self.stream.decode(item), listed))
+                except Exception:  # noqa: BLE001 - one malformed object must not stop the list
+                    metadata = msgspec.json.decode(item)["metadata"]
+                    seen.add(metadata["uid"])
+                    where = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                    _log.exception("one of the %s is skipped: %s", self.stream.resource.plural, where)
+        for key, uid in self.stream.known_before(listed):
+            if uid not in seen and self.namespace in (None, key.namespace):
+                self.stream.forget(key, uid, version)
+        return version
+
+
+class Reflector(Source):
+    """A source that is also watched, in a thread of its own. `on_restored` is called when versions have gone back."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        stream: Stream,
+        namespace: str | None,
+        clock: Callable[[], float],
+        metrics: Metrics,
+        on_restored: Callable[[], None],
+    ) -> None:
+        super().__init__(cluster, stream, namespace, clock, metrics)
+        self._on_restored = on_restored
+        # The version of the last event; empty: the watch begins with a list.
+        self._watched = ""
+        self._heard = 0.0
+        # The HTTP code of the last error, which is logged once.
+        self._logged: int | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {stream.resource.plural}", daemon=True)
+
+    def start(self) -> None:
+        """Start to watch from the version of the last list; without one, list first."""
+        self._watched = str(self.version or "")
+        self._heard = self._clock()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop before the next event; the thread may wait for it until the API server ends the watch."""
+        self._stopping.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended, not whether it has begun."""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def _run(self) -> None:
+        plural, pause = self.stream.resource.plural, FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = self._clock()
+            try:
+                self.watch_once()
+            except ApiProblem as problem:
+                # 0: the connection ended or is silent, which is usual; the watch resumes where it was.
+                usual = problem.status in (0, *_NO_VERSION)
+                level = logging.INFO if usual or problem.status == self._logged else logging.WARNING
+                self._logged = problem.status
+                _log.log(level, "the watch of %s ended: %s", plural, problem)
+                self._metrics.count_watch_restart(plural)
+            except Exception:  # noqa: BLE001 - the thread must keep watching
+                _log.exception("an error in the watch of %s", plural)
+            short = self._clock() - began < pause
+            pause = min(2 * pause, LONGEST_PAUSE) if short else FIRST_PAUSE
+            if short:
+                self._stopping.wait(pause)
+
+    def watch_once(self) -> None:
+        """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
+        if not self._watched:
+            before = self.version
+            self.list()
+            if self.problem is not None:
+                raise self.problem
+            if self.version < before:
+                _log.warning("resourceVersions have gone back, as after the restore of a backup of etcd")
+                self._on_restored()
+            self._watched, self._heard = str(self.version), self._clock()
+        events = self._cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
+        try:
+            for line in events:
+                if self._stopping.is_set():
+                    return
+                self._heard = self._clock()
+                self._take(_EVENT.decode(line))
+                self._logged = None
+        except ApiProblem as problem:
+            if problem.status in _NO_VERSION or self._clock() - self._heard > SILENT_SECONDS:
+                self._watched = ""
+            raise
+
+    def _take(self, event: WatchEvent) -> None:
+        plural = self.stream.resource.plural
+        self._metrics.watch_event(plural)
+        if event.type == "BOOKMARK":
+            self._watched = _BOOKMARK.decode(event.object).metadata.resource_version
+            return
+        if event.type == "ERROR":
+            status = _STATUS.decode(event.object)
+            raise ApiProblem(status.code, status.reason, status.message)
+        try:
+            received = self.stream.decode(event.object)
+            self._watched = received.metadata.resource_version
+            if event.type == "DELETED":
+                self.stream.remove(received)
+            else:
+                self.stream.put(received)
+        except Exception:  # noqa: BLE001 - one malformed object must not stop the watch
+            _log.exception("an event about one of the %s is skipped", plural)
+
+
+class Informer:
+    """The sources of these streams in each namespace; empty `namespaces` are all.
+
+    A thread lists each source until it succeeds, and while `leading`, every ten minutes again: a standby's watches are
+    enough until it leads. `on_known` is called when a source is known that was not, `on_restored` when resourceVersions
+    have gone back, and `on_relisted` after the lists of the thread. `clock` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        streams: Sequence[Stream],
+        namespaces: Sequence[str],
+        clock: Callable[[], float],
+        metrics: Metrics,
+        *,
+        leading: Callable[[], bool],
+        on_known: Callable[[], None],
+        on_restored: Callable[[], None],
+        on_relisted: Callable[[], None],
+    ) -> None:
+        self.namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._clock = clock
+        self._leading = leading
+        self._on_known = on_known
+        self._on_relisted = on_relisted
+        # Children before the objects that they belong to, which are planned as soon as they are known.
+        ordered = sorted(streams, key=lambda stream: stream.primary)
+        self.sources: tuple[Source, ...] = tuple(
+            Source(cluster, stream, namespace, clock, metrics)
+            if stream.primary
+            else Reflector(cluster, stream, namespace, clock, metrics, on_restored)
+            for namespace in self.namespaces
+            for stream in ordered
+        )
+        self._reflectors = [source for source in self.sources if isinstance(source, Reflector)]
+        # The namespaces with a problem that was logged.
+        self._reported: set[tuple[str | None, int]] = set()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="list", daemon=True)
+        # Set once the API server has answered about every source.
+        self.answered = threading.Event()
+
+    def start(self) -> None:
+        """List everything, in a thread."""
+        self._thread.start()
+
+    def watch(self) -> None:
+        """Start the watches, once `answered`."""
+        for reflector in self._reflectors:
+            reflector.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        for reflector in self._reflectors:
+            reflector.stop()
+
+    def ended_watches(self) -> bool:
+        """Return whether the thread of a watch has ended; it may not have begun."""
+        return any(reflector.ended for reflector in self._reflectors)
+
+    def is_known(self, streams: Sequence[Stream], namespace: str | None) -> bool:
+        """Return whether the objects of all these streams in the namespace are known."""
+        return all(
+            source.known
+            for source in self.sources
+            if source.stream in streams and (source.namespace is None or source.namespace == namespace)
+        )
+
+    def unavailable(self) -> dict[str, str]:
+        """Return the reason of each of the given namespaces of which a list failed."""
+        return {
+            source.namespace: source.problem.reason for source in self.sources if source.namespace and source.problem
+        }
+
+    def request_list(self) -> None:
+        """Request lists after a watch of kopf began again: within seconds, or later if the last ones are recent."""
+        now = self._clock()
+        for source in self.sources:
+            source.due = min(source.due, max(now + _SOON, source.listed_at + _FRESH))
+        self._wake.set()
+
+    def list_primary(self, namespace: str | None) -> None:
+        """List the primary resources of the namespace, whose watches have ended."""
+        self._list([source for source in self.sources if source.stream.primary and source.namespace == namespace])
+        self._wake.set()
+
+    def begin_term(self) -> None:
+        """List every source again; one that cannot be listed is unknown, and the thread lists it until it can."""
+        self._list(self.sources, begins_term=True)
+        self._wake.set()
+
+    def list_due(self) -> float | None:
+        """List the sources that are due; return the seconds until the next one is, or None if none will be."""
+        now, leading = self._clock(), self._leading()
+        due = [source for source in self.sources if source.due <= now and self._is_listed(source, leading)]
+        if due:
+            self._list(due)
+            if leading:
+                self._on_relisted()
+        dues = [source.due for source in self.sources if self._is_listed(source, leading)]
+        return max(0.0, min(dues) - self._clock()) if dues else None
+
+    def _is_listed(self, source: Source, leading: bool) -> bool:
+        return leading or not source.known or source.problem is not None
+
+    def _list(self, sources: Sequence[Source], *, begins_term: bool = False) -> None:
+        became_known = False
+        for source in sources:
+            was_known = source.known
+            source.list(begins_term=begins_term)
+            self._report(source)
+            became_known = became_known or (source.known and not was_known)
+        if all(source.answered for source in self.sources):
+            self.answered.set()
+        if became_known:
+            self._on_known()
+
+    def _report(self, source: Source) -> None:
+        """Log a problem of a namespace once, and its end."""
+        problem, where = source.problem, source.namespace
+        if problem is not None:
+            if (where, problem.status) in self._reported:
+                return
+            self._reported.add((where, problem.status))
+            missing = problem.status == 404 and source.stream.install
+            cause = f"{source.stream.resource.plural} cannot be listed: {missing or problem}"
+            if problem.status == 0:
+                cause = f"the API server does not answer: {problem}"
+            if where:
+                cause = f"namespace {where} is not served until it can be listed again: {cause}"
+            _log.warning("%s", cause)
+        elif all(other.problem is None for other in self.sources if other.namespace == where):
+            before = {report for report in self._reported if report[0] == where}
+            self._reported -= before
+            if before and where:
+                _log.info("namespace %s is served", where)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                seconds = self.list_due()
+            except Exception:  # noqa: BLE001 - the thread must keep listing
+                _log.exception("an error while listing; trying again in %.0f s", LONGEST_PAUSE)
+                seconds = LONGEST_PAUSE
+            self._wake.wait(seconds)
