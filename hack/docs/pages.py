@@ -13,13 +13,13 @@ from typing import Any
 import typer
 
 import mptraining
+from hack import crd
 from hack.docs import reference
 from mptraining import tensorflow_cloud
 from mptraining.cli.accelerators import rows
 from mptraining.cli.init import schema_text
 from mptraining.cli.main import app
 from mptraining.training_job import PythonArguments
-from mptraining_api import crd
 
 ROOT = Path(__file__).resolve().parents[2]
 
