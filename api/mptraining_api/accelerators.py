@@ -171,7 +171,7 @@ def _unknown(word: str) -> InvalidSpec:
     suggested = next((spellings[part] for part in lower.split("-") if part in spellings), None)
     if suggested is None:
         # "gpu" is one letter from "cpu" but never means it.
-        close = difflib.get_close_matches(lower, [name for name in spellings if name != "cpu"], n=1)
+        close = difflib.get_close_matches(lower, [name for name in spellings if name != "cpu"], n=1, cutoff=0.5)
         suggested = spellings[close[0]] if close else None
     hint = f"Did you mean {suggested!r}? " if suggested else ""
     return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}{_known(lower)}")

@@ -13,7 +13,7 @@ import pytest
 from tests.testbed import ControlPlane, Exit, Options, Run
 from tests.testbed.binaries import other
 from tests.testbed.kubernetes.control_plane import CONTROLLERS
-from tests.testbed.kubernetes.installation import install
+from tests.testbed.kubernetes.installation import grant, install
 
 DRA = "/apis/resource.k8s.io/v1"
 DRIVER, CLASS, T4 = "gpu.example.com", "t4.example.com", "t4"
@@ -48,13 +48,7 @@ def claims(tmp_path_factory: pytest.TempPathFactory, control_plane_servers: None
     with ControlPlane(tmp_path_factory.mktemp("claims"), options) as plane:
         install(plane)
         rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaimtemplates"], "verbs": ["get", "create"]}
-        plane.rest.post(
-            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-            {"metadata": {"name": "claims"}, "rules": [rule]},
-        )
-        plane.kubectl(
-            "create", "clusterrolebinding", "claims", "--clusterrole=claims", "--group=system:serviceaccounts"
-        )
+        grant(plane, "claims", rule)
         install_driver(plane)
         ns = new_namespace(plane, "claims", deviceClasses={"t4": CLASS})
         ns.with_kubelet(bind=False)

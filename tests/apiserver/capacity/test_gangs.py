@@ -10,6 +10,7 @@ import pytest
 from tests.apiserver.test_gangs_on_the_api_server import CRDS
 from tests.left_out import leave_out
 from tests.testbed import ControlPlane, Exit
+from tests.testbed.kubernetes.installation import grant
 
 LABEL = "gang-test"
 GPU = "cloud.google.com/gke-accelerator"
@@ -109,8 +110,10 @@ def installed_crds(scheduled: ControlPlane) -> None:
 
 @pytest.mark.usefixtures("installed_crds")
 def test_the_pod_group_comes_and_goes_with_the_attempt(ns: Any) -> None:
-    """With the rights of manifests/install.yaml."""
+    """With the rights that the chart gives for gangSchedulers.coscheduling."""
     group = "scheduling.x-k8s.io/v1alpha1"
+    rule = {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get", "create"]}
+    grant(ns.control_plane, "gangs", rule)
     ns.operator(gangSchedulers={"coscheduling": "gangs"})
     ns.create("whole", workers=2, scheduling={"gang": "Coscheduling"})
     ns.wait(lambda: ns.child(f"{group} podgroups", "whole-1"), lambda found: found is not None)

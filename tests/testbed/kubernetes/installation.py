@@ -5,6 +5,7 @@ No node runs its Deployment: tests start the operator as processes of their own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -23,6 +24,19 @@ def install(control_plane: ControlPlane) -> None:
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     rest = [each for each in documents if each and each["kind"] != "CustomResourceDefinition"]
     control_plane.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rest))
+
+
+def grant(control_plane: ControlPlane, name: str, rule: Mapping[str, Sequence[str]]) -> None:
+    """Give the operator's account a right in all namespaces, as the chart does for some of its settings."""
+    roles = "/apis/rbac.authorization.k8s.io/v1"
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "namespace": SYSTEM, "name": OPERATOR}],
+    }
+    role = {"metadata": {"name": name}, "rules": [{key: list(value) for key, value in rule.items()}]}
+    created(control_plane.rest, f"{roles}/clusterroles", role)
+    created(control_plane.rest, f"{roles}/clusterrolebindings", binding)
 
 
 def grant_lease(control_plane: ControlPlane, name: str) -> None:

@@ -28,7 +28,7 @@ STEPS_TO = {
     "tpu": (
         PROGRAMS / "book_tpu.py",
         {},
-        ["The job connects to its TPU before the script starts: delete TPUClusterResolver", "accelerator: {type: tpu"],
+        ["The job connects to its TPU before the script starts: delete TPUClusterResolver", "accelerator: {type: v5e"],
     ),
     "old_policy": (
         "import tensorflow as tf\ntf.keras.mixed_precision.experimental.set_policy('mixed_float16')\n",
