@@ -92,7 +92,7 @@ class Operator:
             replica.leader,
             sweep_stream,
             self.cache,
-            self.jobs.streams[-1],
+            self.jobs.stream,
             platform=platform,
             workers_per_namespace=complete(settings.runtimes, DEFAULT).limits.workers_per_namespace,
             recorder=replica.event_recorder,

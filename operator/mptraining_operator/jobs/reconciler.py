@@ -52,7 +52,7 @@ class JobReconciler(Reconciler):
     """
 
     kind = "job"
-    paused = "leaves this job and its pods alone"
+    while_paused = "leaves this job and its pods alone"
     expected = (ApiProblem, NotCreated)
 
     def __init__(
@@ -75,7 +75,8 @@ class JobReconciler(Reconciler):
     ) -> None:
         self.queue = queue
         self.workers = workers
-        self.streams = (BatchJobStream(cache, queue), PodStream(cache, queue), JobStream(cache, queue))
+        self.stream = JobStream(cache, queue)
+        self.streams = (BatchJobStream(cache, queue), PodStream(cache, queue), self.stream)
         self._cache = cache
         self._limits = limits
         self._platform = platform
@@ -115,7 +116,6 @@ class JobReconciler(Reconciler):
 
     def begin_term(self) -> None:
         self._reports_since = self._clock() if self._receives_reports else None
-        self._platform.read()
 
     def check_cluster(self) -> None:
         """Read the nodes, and repair objects of namespaces that another client changed. Raises NotLeading."""

@@ -48,13 +48,13 @@ class Stored(Protocol):
 class Reconciler(ABC):
     """The objects of one kind, and how they are reconciled.
 
-    `kind` names an object in logs and Events; `paused` says what the operator does with a paused one; `expected` are
-    errors that are not the operator's. An object is reconciled while the objects of its namespace in all `streams`
+    `kind` names an object in logs and Events; `while_paused` says what the operator does with a paused one; `expected`
+    are errors that are not the operator's. An object is reconciled while the objects of its namespace in all `streams`
     are known.
     """
 
     kind: ClassVar[str]
-    paused: ClassVar[str]
+    while_paused: ClassVar[str]
     expected: ClassVar[tuple[type[Exception], ...]] = (ApiProblem,)
     workers: int
     queue: WorkQueue
@@ -111,12 +111,13 @@ class Controller:
 
     def process(self, key: Key) -> None:
         """Reconcile one key once; an error is logged and retried with exponential backoff."""
-        if not self._informer.is_known(self._reconciler.streams, key.namespace) or self._is_paused(key):
+        if not self._informer.is_known(self._reconciler.streams, key.namespace):
             return
         kind, extra = self._reconciler.kind, {self._reconciler.kind: str(key)}
         began = self._monotonic()
         try:
-            self._reconciler.reconcile(key)
+            if not self._is_paused(key):
+                self._reconciler.reconcile(key)
             self._queue.forget(key)
         except NotLeading as over:
             # For the next term of this replica.
@@ -163,7 +164,7 @@ class Controller:
         return not any(thread.is_alive() for thread in threads)
 
     def note_progress(self) -> None:
-        """Restart the time of the calling worker's work: it is not stuck if the API server answers, however slowly."""
+        """Restart the time of the calling worker's work: one whose calls are answered, however slowly, is not stuck."""
         thread = threading.current_thread().name
         if thread in self._working:
             self._working[thread] = self._working[thread][0], self._monotonic()
@@ -202,7 +203,7 @@ class Controller:
         reported = self._paused.get(key) == stored.uid
         if stored.paused and not reported:
             self._paused[key] = stored.uid
-            message = f"the operator {self._reconciler.paused}; to continue, remove the annotation {PAUSED}"
+            message = f"the operator {self._reconciler.while_paused}; to continue, remove the annotation {PAUSED}"
             self._reconciler.record(key, EventRecord("Paused", message))
         elif reported and not stored.paused:
             del self._paused[key]

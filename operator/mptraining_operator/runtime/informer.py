@@ -157,8 +157,12 @@ class Source:
         # When it is listed next, and when it was listed last.
         self.due = -math.inf
         self.listed_at = -math.inf
-        # The version of the last list.
-        self.version = 0
+        # The version of the last list, and the newest that was listed or watched.
+        self.version = self.newest = 0
+        # Whether versions have gone back in the last list, as after the restore of a backup of etcd.
+        self.restored = False
+        # The list thread, a watch and a new term may list at the same time: the last one counts.
+        self._listing = threading.Lock()
         self._cluster = cluster
         self._clock = clock
         self._metrics = metrics
@@ -166,7 +170,12 @@ class Source:
 
     def list(self, *, begins_term: bool = False) -> None:
         """List the resource; an error is kept in `problem`, and the list is due again."""
+        with self._listing:
+            self._list_and_judge(begins_term=begins_term)
+
+    def _list_and_judge(self, *, begins_term: bool) -> None:
         plural, began = self.stream.resource.plural, self._clock()
+        self.restored = False
         try:
             version = self._list()
         except ApiProblem as problem:
@@ -177,7 +186,9 @@ class Source:
             self.due = self._clock() + max(self._pause, problem.retry_after or 0.0)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return
-        self.version, self.problem, self._pause = version, None, FIRST_PAUSE
+        self.restored = version < self.newest
+        self.version = self.newest = version
+        self.problem, self._pause = None, FIRST_PAUSE
         self.known = self.answered = True
         self.listed_at = self._clock()
         self.due = self.listed_at + RELIST_SECONDS
@@ -204,7 +215,7 @@ class Source:
 
 
 class Reflector(Source):
-    """A source that is also watched, in a thread of its own. `on_restored` is called when versions have gone back."""
+    """A source that is also watched, in a thread of its own. `relist` lists it when its watch cannot resume."""
 
     def __init__(
         self,
@@ -213,10 +224,10 @@ class Reflector(Source):
         namespace: str | None,
         clock: Callable[[], float],
         metrics: Metrics,
-        on_restored: Callable[[], None],
+        relist: Callable[[Source], None],
     ) -> None:
         super().__init__(cluster, stream, namespace, clock, metrics)
-        self._on_restored = on_restored
+        self._relist = relist
         # The version of the last event; empty: the watch begins with a list.
         self._watched = ""
         self._heard = 0.0
@@ -263,13 +274,9 @@ class Reflector(Source):
     def watch_once(self) -> None:
         """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
         if not self._watched:
-            before = self.version
-            self.list()
+            self._relist(self)
             if self.problem is not None:
                 raise self.problem
-            if self.version < before:
-                _log.warning("resourceVersions have gone back, as after the restore of a backup of etcd")
-                self._on_restored()
             self._watched, self._heard = str(self.version), self._clock()
         events = self._cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
         try:
@@ -284,18 +291,22 @@ class Reflector(Source):
                 self._watched = ""
             raise
 
+    def _heard_version(self, version: str) -> None:
+        self._watched = version
+        self.newest = max(self.newest, int(version))
+
     def _take(self, event: WatchEvent) -> None:
         plural = self.stream.resource.plural
         self._metrics.watch_event(plural)
         if event.type == "BOOKMARK":
-            self._watched = _BOOKMARK.decode(event.object).metadata.resource_version
+            self._heard_version(_BOOKMARK.decode(event.object).metadata.resource_version)
             return
         if event.type == "ERROR":
             status = _STATUS.decode(event.object)
             raise ApiProblem(status.code, status.reason, status.message)
         try:
             received = self.stream.decode(event.object)
-            self._watched = received.metadata.resource_version
+            self._heard_version(received.metadata.resource_version)
             if event.type == "DELETED":
                 self.stream.remove(received)
             else:
@@ -329,13 +340,14 @@ class Informer:
         self._clock = clock
         self._leading = leading
         self._on_known = on_known
+        self._on_restored = on_restored
         self._on_relisted = on_relisted
         # Children before the objects that they belong to, which are planned as soon as they are known.
         ordered = sorted(streams, key=lambda stream: stream.primary)
         self.sources: tuple[Source, ...] = tuple(
             Source(cluster, stream, namespace, clock, metrics)
             if stream.primary
-            else Reflector(cluster, stream, namespace, clock, metrics, on_restored)
+            else Reflector(cluster, stream, namespace, clock, metrics, lambda source: self._list((source,)))
             for namespace in self.namespaces
             for stream in ordered
         )
@@ -404,7 +416,7 @@ class Informer:
         due = [source for source in self.sources if source.due <= now and self._is_listed(source, leading)]
         if due:
             self._list(due)
-            if leading:
+            if leading and any(source.problem is None for source in due):
                 self._on_relisted()
         dues = [source.due for source in self.sources if self._is_listed(source, leading)]
         return max(0.0, min(dues) - self._clock()) if dues else None
@@ -423,6 +435,9 @@ class Informer:
             self.answered.set()
         if became_known:
             self._on_known()
+        if any(source.restored for source in sources):
+            _log.warning("resourceVersions have gone back, as after the restore of a backup of etcd")
+            self._on_restored()
 
     def _report(self, source: Source) -> None:
         """Log a problem of a namespace once, and its end."""

@@ -88,26 +88,33 @@ class KopfStreams:
 
     async def _watch(self, namespace: str | None) -> None:
         pause = FIRST_PAUSE
+        place = f"in namespace {namespace}" if namespace else "of all namespaces"
         while not self._stopping.is_set():
-            known = [stream for stream in self._streams if self._informer.is_known((stream,), namespace)]
-            if not known:
-                await asyncio.sleep(_TICK)
-                continue
-            began = self._clock()
-            end = self._ends[namespace] = asyncio.Event()
-            where: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}
+            began, end = self._clock(), asyncio.Event()
             try:
-                await kopf.operator(registry=self._registry(known), standalone=True, stop_flag=end, **where)
+                ran = await self._run_kopf(namespace, end)
             except Exception as error:  # noqa: BLE001 - kopf is started again after any error
-                place = f"in namespace {namespace}" if namespace else "of all namespaces"
+                ran = True
+                pause = FIRST_PAUSE if self._clock() - began > 60 else min(2 * pause, LONGEST_PAUSE)
                 _log.warning("the watches of kopf %s ended and begin again in %.0f s: %s", place, pause, error)
             if self._stopping.is_set():
                 return
             if not end.is_set():
-                pause = FIRST_PAUSE if self._clock() - began > 60 else min(2 * pause, LONGEST_PAUSE)
-                await asyncio.sleep(pause)
-                # A resource that is gone would not be watched again: kopf looks for resources at its start alone.
-                await asyncio.to_thread(self._informer.list_primary, namespace)
+                await asyncio.sleep(pause if ran else _TICK)
+
+    async def _run_kopf(self, namespace: str | None, end: asyncio.Event) -> bool:
+        """Run kopf until `end` is set or an error; return False if nothing is known that it could watch."""
+        if self._ends.pop(namespace, None) is not None:
+            # A resource that is gone would not be watched again: kopf looks for resources at its start alone. And kopf
+            # reports no deletions from between two of its watches.
+            await asyncio.to_thread(self._informer.list_primary, namespace)
+        known = [stream for stream in self._streams if self._informer.is_known((stream,), namespace)]
+        if not known:
+            return False
+        self._ends[namespace] = end
+        where: dict[str, Any] = {"namespaces": [namespace]} if namespace else {"clusterwide": True}
+        await kopf.operator(registry=self._registry(known), standalone=True, stop_flag=end, **where)
+        return True
 
     def _registry(self, streams: Sequence[Stream]) -> kopf.OperatorRegistry:
         """Return kopf's handlers: of each stream, the settings and the login."""

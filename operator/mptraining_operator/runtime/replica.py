@@ -118,7 +118,7 @@ class Replica:
         """
         self.assemble()
         self._health.start()
-        threading.Thread(target=self._start, name="start", daemon=True).start()
+        threading.Thread(target=self._start_or_end, name="start", daemon=True).start()
         # In steps: a SIGTERM that arrives while SIGUSR2 writes the stacks does not interrupt a wait.
         while not stop.wait(1.0):
             pass
@@ -144,6 +144,13 @@ class Replica:
             Controller(reconciler, informer, self.metrics, self.monotonic) for reconciler in self._reconcilers
         ]
         return informer, self._controllers
+
+    def _start_or_end(self) -> None:
+        try:
+            self._start()
+        except Exception:  # noqa: BLE001 - a replica that does not start would never be ready
+            _log.exception("an error at the start")
+            self._on_stuck("it could not start")
 
     def _start(self) -> None:
         assert self._informer is not None
@@ -197,10 +204,10 @@ class Replica:
             reconciler.begin_term()
         # Only now may this replica write.
         self._term = term
+        self._check_cluster()
         self._queue_all()
         for controller in self._controllers:
             controller.start(term)
-        self._check_cluster()
 
     def _check_term(self) -> None:
         """Raise NotLeading unless this replica leads: the fence of every write."""

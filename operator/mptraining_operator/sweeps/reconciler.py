@@ -92,7 +92,7 @@ class SweepReconciler(Reconciler):
     """
 
     kind = "sweep"
-    paused = "starts no trial of this sweep"
+    while_paused = "starts no trial of this sweep"
     expected = (ApiProblem, NotCreated)
     # Optuna computes in Python, so that a second thread would propose no faster.
     workers = 1

@@ -38,7 +38,7 @@ class Flowers(Reconciler):
     """Reconciles flowers by a function of the test."""
 
     kind = "flower"
-    paused = "lets this flower rest"
+    while_paused = "lets this flower rest"
     expected = (ApiProblem, QuotaError)
     streams = ()
 
