@@ -20,16 +20,26 @@ _READ = ("python", "-c", f"print(open({_FILE!r}).read(), end='')")
 _TO_LEAVE = 300.0
 
 
-def install() -> None:
-    """As an administrator would. The settings stay those of the file until `configure`."""
+def _manifest() -> str:
     text = (ROOT / "manifests" / "install.yaml").read_text(encoding="utf-8")
     # The nodes have the images.
-    kubectl("apply", "-f", "-", text=text.replace("registry.invalid/", "docker.io/"))
+    return text.replace("registry.invalid/", "docker.io/")
+
+
+def install() -> None:
+    """As an administrator would. The settings stay those of the file until `configure`."""
+    kubectl("apply", "-f", "-", text=_manifest())
 
 
 def configure(settings: Mapping[str, Any]) -> None:
-    """Restarts all replicas with these settings; afterwards no replica decides by others. Raises Failed."""
-    text = yaml.safe_dump(dict(settings))
+    """Restarts all replicas with these settings in place of the installed ones of the same names; afterwards no replica
+    decides by others. Raises Failed.
+    """
+    objects = [each for each in yaml.safe_load_all(_manifest()) if each and each["kind"] == "ConfigMap"]
+    installed = next(
+        yaml.safe_load(each["data"]["settings.yaml"]) for each in objects if "settings.yaml" in each["data"]
+    )
+    text = yaml.safe_dump({**installed, **settings})
     data = json.dumps({"data": {"settings.yaml": text}})
     kubectl("patch", "configmap", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", data)
     kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", SYSTEM)
