@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job, attach
     from mptraining.cluster.submit import submit
     from mptraining.comparison import Comparison, compare
@@ -52,6 +52,7 @@ __all__ = [
     "BadRecords",
     "BatchSize",
     "Checkpoint",
+    "Cluster",
     "Comparison",
     "ConfigMapSource",
     "Data",
@@ -87,7 +88,6 @@ __all__ = [
     "Training",
     "TrainingJob",
     "WandB",
-    "Where",
     "attach",
     "compare",
     "load_run",
@@ -107,7 +107,7 @@ _MODULE_OF = {
     "run_local": "mptraining.local.job",
     "Job": "mptraining.cluster.job",
     "attach": "mptraining.cluster.job",
-    "Where": "mptraining.cluster.connection",
+    "Cluster": "mptraining.cluster.connection",
     "submit": "mptraining.cluster.submit",
     "Sweep": "mptraining.sweeps.result",
     "sweep": "mptraining.sweeps.result",

@@ -25,7 +25,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import (
 )
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job
     from mptraining.local.job import LocalJob
 
@@ -59,7 +59,7 @@ def run(
     output: str | None = None,
     folder: str | None = None,
     spec: Mapping[str, Any] | None = None,
-    where: Where | None = None,
+    cluster: Cluster | None = None,
     backend: Literal["cluster", "local"] | None = None,
     **kwargs: Any,
 ) -> Job | LocalJob | InsideJob:
@@ -83,7 +83,7 @@ def run(
 
     Additional arguments: `name` (default: the program's, with a random suffix), `output` (the run folder, gs://…),
     `folder` (packaged instead of the program's own), `spec` (any other fields of the job, which take precedence),
-    `where` (the cluster), `backend` ("local" trains in processes of this machine; None: the environment variable
+    `cluster`, `backend` ("local" trains in processes of this machine; None: the environment variable
     MPTRAINING_BACKEND, which `mptraining.colab.run_here()` sets, else the cluster).
 
     Returns an empty InsideJob when it is called in the job. A script that submits itself exits here, as with
@@ -113,7 +113,7 @@ def run(
         docker_base_image=docker_base_image,
         docker_image_bucket_name=docker_image_bucket_name,
     )
-    target = Target(name=name, output=output, spec=spec or {}, where=where, backend=backend)
+    target = Target(name=name, output=output, spec=spec or {}, cluster=cluster, backend=backend)
     shipped = ship(entry_point, arguments, folder=folder, target=target)
     job = launch(arguments, shipped, target, stream_logs=stream_logs)
     if shipped.from_itself:

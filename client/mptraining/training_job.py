@@ -106,7 +106,7 @@ class TrainingJob(PythonArguments, spec.JobSpec):
     """A job for `mptraining.submit` and `mptraining.run_local`: an MPTrainingJob as a Python object."""
 
     name: str = Field(description="Name of the job: a DNS label of at most 50 characters.")
-    namespace: str | None = Field(None, description="Namespace on a cluster; default: that of `where`.")
+    namespace: str | None = Field(None, description="Namespace on a cluster; default: that of `cluster`.")
     labels: dict[str, str] | None = Field(None, description="Labels of the job.")
     annotations: dict[str, str] | None = Field(None, description="Annotations of the job.")
 

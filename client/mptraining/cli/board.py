@@ -12,7 +12,7 @@ from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
     from mptraining.board.sources import JobSource, Source
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
 
 # `mptj run` writes there.
 _RUNS = "runs"
@@ -33,20 +33,20 @@ def board(
     export: Annotated[str | None, typer.Option(help="Write one offline page instead.", metavar="FILE")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Start TensorBoard over the runs.")] = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Show runs and jobs in the browser: live curves, comparisons, logs. Read only; Ctrl-C ends it.
 
     WHERE is a run folder, a folder with runs at any depth, a gs:// URI, or the name of a job in the cluster.
     """
     if export is not None:
-        typer.echo(f"page: {write_page(export, places or [], where, jobs=jobs, everywhere=everywhere)}")
+        typer.echo(f"page: {write_page(export, places or [], cluster, jobs=jobs, everywhere=everywhere)}")
         return
     _require_extra()
     from mptraining.board import access, serve
     from mptraining.board.board import Board
 
-    sources, clusters = _sources(places or [], where, jobs=jobs or everywhere, everywhere=everywhere)
+    sources, clusters = _sources(places or [], cluster, jobs=jobs or everywhere, everywhere=everywhere)
     shown = Board(sources, clusters)
     if not access.is_loopback(host):
         text = f"warning: {host} is reached from other machines; the connection is not encrypted, the token is the key"
@@ -71,13 +71,13 @@ def board(
         serve.serve(shown, listening, host=host, ready=ready)
 
 
-def write_page(file: str, places: list[str], where: Where, *, jobs: bool = False, everywhere: bool = False) -> Path:
+def write_page(file: str, places: list[str], cluster: Cluster, *, jobs: bool = False, everywhere: bool = False) -> Path:
     """Write the offline page of runs and jobs; jobs without a reachable run folder have the curves of their logs."""
     _require_extra()
     from mptraining.board import export
     from mptraining.board.board import Board
 
-    sources = _sources(places, where, jobs=jobs or everywhere, everywhere=everywhere, read_logs=True)
+    sources = _sources(places, cluster, jobs=jobs or everywhere, everywhere=everywhere, read_logs=True)
     return export.write_page(Path(file), Board(*sources))
 
 
@@ -92,7 +92,7 @@ def _require_extra() -> None:
 
 
 def _sources(
-    places: list[str], where: Where, *, jobs: bool, everywhere: bool, read_logs: bool = False
+    places: list[str], cluster: Cluster, *, jobs: bool, everywhere: bool, read_logs: bool = False
 ) -> tuple[list[Source], list[JobSource]]:
     """Return the folders and the jobs to show. Raises Problem for a job if there is no cluster."""
     from mptraining.board.sources import folder_source
@@ -107,10 +107,10 @@ def _sources(
         from mptraining.cluster.connection import connect
 
         chosen = [] if jobs else names
-        server = connect(where)
+        server = connect(cluster)
         clusters.append(
             ClusterJobs(
-                server, clock=time.time, names=chosen, everywhere=everywhere, flags=where.flags(), read_logs=read_logs
+                server, clock=time.time, names=chosen, everywhere=everywhere, flags=cluster.flags(), read_logs=read_logs
             )
         )
     return [folder_source(each) for each in folders], clusters

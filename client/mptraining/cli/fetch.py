@@ -14,7 +14,7 @@ import typer
 from mptraining.cli.jobs import Name, Plain, attach_job
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
 
 
 def fetch(
@@ -26,7 +26,7 @@ def fetch(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
     plain: Plain = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Copy a job's run folder, or its model, to this machine.
 
@@ -35,7 +35,7 @@ def fetch(
     """
     from mptraining.display.transfer import transfer_here
 
-    job = attach_job(name, where)
+    job = attach_job(name, cluster)
     try:
         with _signals_as_interrupt(), transfer_here(plain=plain) as display:
             folder = job.fetch(to, model_only=model_only, overwrite=overwrite, display=display)

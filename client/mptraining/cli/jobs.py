@@ -18,7 +18,7 @@ import typer
 from mptraining_api.validation.job_text import KIND
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job
     from mptraining.comparison import Comparison
     from mptraining.sweeps.cluster import ClusterSweep
@@ -28,20 +28,19 @@ _KIND = f"{KIND.lower()}.mptraining.dev/"
 _OPTIONS = {
     "context": typer.Option("--context", help="Context of the kubeconfig.", metavar="NAME"),
     "namespace": typer.Option("--namespace", "-n", help="Namespace; default: the context's.", metavar="NAME"),
-    "project": typer.Option("--project", help="GKE without kubeconfig: project.", metavar="ID"),
-    "location": typer.Option("--location", help="GKE without kubeconfig: zone or region.", metavar="ZONE"),
-    "cluster": typer.Option("--cluster", help="GKE without kubeconfig: cluster name.", metavar="NAME"),
+    "kubeconfig": typer.Option("--kubeconfig", help="Replaces KUBECONFIG and ~/.kube/config.", metavar="FILE"),
+    "gke": typer.Option("--gke", help="GKE without kubeconfig.", metavar="PROJECT/LOCATION/CLUSTER"),
 }
 
 
 def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command function so that its last parameter, `where`, is replaced by the five cluster options.
+    """Wrap a command function so that its last parameter, `cluster`, is replaced by the four cluster options.
 
     The wrapper raises NoCluster if the options do not go together.
     """
-    *own, where = inspect.signature(command).parameters.values()
-    assert where.name == "where"
-    hints = get_type_hints(command, localns={"Where": Any}, include_extras=True)
+    *own, cluster = inspect.signature(command).parameters.values()
+    assert cluster.name == "cluster"
+    hints = get_type_hints(command, localns={"Cluster": Any}, include_extras=True)
     options = {name: Annotated[str | None, option] for name, option in _OPTIONS.items()}
     options_last = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
@@ -50,7 +49,9 @@ def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        command(**{each.name: given[each.name] for each in own}, where=_where({name: given[name] for name in options}))
+        command(
+            **{each.name: given[each.name] for each in own}, cluster=_cluster({name: given[name] for name in options})
+        )
 
     signature = inspect.Signature([*(each.replace(annotation=hints[each.name]) for each in own), *options_last])
     # typer reads the signature and the annotations of a function.
@@ -59,10 +60,10 @@ def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _where(options: dict[str, Any]) -> Where:
-    from mptraining.cluster.connection import Where
+def _cluster(options: dict[str, Any]) -> Cluster:
+    from mptraining.cluster.connection import Cluster
 
-    return Where(**options)
+    return Cluster(**options)
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -73,7 +74,7 @@ def job_names(context: typer.Context, incomplete: str) -> list[str]:
         from mptraining.cluster.connection import connect
         from mptraining_api.kubernetes_api import JOBS
 
-        found = connect(_where({name: context.params.get(name) for name in _OPTIONS})).items(JOBS)
+        found = connect(_cluster({name: context.params.get(name) for name in _OPTIONS})).items(JOBS)
     except Problem:
         return []
     return [name for each in found if (name := str(each["metadata"]["name"])).startswith(incomplete)]
@@ -99,7 +100,7 @@ def show_list(
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="List jobs of all namespaces.")] = False,
     output: OutputFormat = None,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """List the jobs of a namespace, the newest last, and its sweeps."""
     from mptraining.cluster.connection import connect
@@ -110,7 +111,7 @@ def show_list(
     def by_time(document: Mapping[str, Any]) -> tuple[str, str]:
         return str(document["metadata"].get("creationTimestamp")), str(document["metadata"]["name"])
 
-    server = connect(where)
+    server = connect(cluster)
     found = sorted(server.items(JOBS, everywhere=everywhere), key=by_time)
     sweeps = sorted(list_sweeps(server, everywhere=everywhere), key=by_time)
     if output is not None:
@@ -153,14 +154,14 @@ def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str) -> list[l
     return table
 
 
-def show_status(name: Name, output: OutputFormat = None, *, where: Where) -> None:
+def show_status(name: Name, output: OutputFormat = None, *, cluster: Cluster) -> None:
     """Show a job's phase, its reason, progress, attempts and advice; of a sweep, its best trial."""
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job import Job
     from mptraining.cluster.job_view import lines, no_operator_text
     from mptraining.cluster.submit import waiting_job_warning
 
-    job = job_or_sweep(name, where)
+    job = job_or_sweep(name, cluster)
     if not isinstance(job, Job):
         _show_sweep(job, output)
         return
@@ -191,7 +192,7 @@ def logs(
     attempt: Annotated[int | None, typer.Option(help="Logs of this attempt; default: the last.", min=1)] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print events as JSON, as in the log.")] = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Print the logs of a job's workers, or the program's output that a run folder holds."""
     from pathlib import Path
@@ -201,7 +202,7 @@ def logs(
     if "/" in name.removeprefix(_KIND).removeprefix("mptj/") or Path(name).is_dir():
         _print_run_logs(name, follow=follow, worker=worker, attempt=attempt)
         return
-    job = attach_job(name, where)
+    job = attach_job(name, cluster)
     try:
         for line in job.log_lines(follow=follow, worker=worker, attempt=attempt, raw=raw):
             typer.echo(line)
@@ -233,25 +234,25 @@ def wait(
     model: Annotated[str | None, typer.Option(help="Folder to save the trained model in.", metavar="FOLDER")] = None,
     plain: Plain = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Follow a job or a sweep until it has ended; the exit code is the job's."""
     from mptraining.cli.sweep import follow_sweep
     from mptraining.cluster.job import Job
 
-    job = job_or_sweep(name, where)
+    job = job_or_sweep(name, cluster)
     if not isinstance(job, Job):
         follow_sweep(job, timeout=timeout)
         return
     follow_until_ended(job, timeout=timeout, model=model, plain=plain)
 
 
-def cancel(names: Names, *, where: Where) -> None:
+def cancel(names: Names, *, cluster: Cluster) -> None:
     """Delete jobs or sweeps: their workers save a checkpoint and exit. Run folders are kept."""
     from mptraining.cluster.job import Job
 
     for name in names:
-        job = job_or_sweep(name, where)
+        job = job_or_sweep(name, cluster)
         if not isinstance(job, Job):
             job.cancel()
             typer.echo(f"cancelled: sweep {job.name}, with the jobs of its trials")
@@ -261,26 +262,26 @@ def cancel(names: Names, *, where: Where) -> None:
         typer.echo(f"cancelled: {name}" + (f"; its run folder stays: {folder}" if folder else ""))
 
 
-def suspend(names: Names, *, where: Where) -> None:
+def suspend(names: Names, *, cluster: Cluster) -> None:
     """Suspend jobs or sweeps until `mptj resume`. They save a checkpoint and release their machines."""
     for name in names:
-        job = job_or_sweep(name, where)
+        job = job_or_sweep(name, cluster)
         _refuse_ended(job)
         job.suspend()
         typer.echo(f"suspended: {name}; to continue it: {job.server.command('resume', name)}")
 
 
-def resume(names: Names, *, where: Where) -> None:
+def resume(names: Names, *, cluster: Cluster) -> None:
     """Resume suspended jobs or sweeps from their last checkpoint."""
     for name in names:
-        job = job_or_sweep(name, where)
+        job = job_or_sweep(name, cluster)
         _refuse_ended(job)
         job.resume()
         typer.echo(f"resumed: {name}")
 
 
 def compare_runs(
-    runs: Sequence[str], where: Where, *, metrics: Sequence[str] | None = None, sort: str | None = None
+    runs: Sequence[str], cluster: Cluster, *, metrics: Sequence[str] | None = None, sort: str | None = None
 ) -> Comparison:
     """Compare run folders, and jobs if no folder of that name exists. Raises Problem."""
     from pathlib import Path
@@ -293,7 +294,7 @@ def compare_runs(
         if "/" in run or Path(run).exists():
             return load_run(run)
         try:
-            return attach_job(run, where).run()
+            return attach_job(run, cluster).run()
         except NoCluster:
             return load_run(run)
 
@@ -378,7 +379,7 @@ def _show_sweep(sweep: ClusterSweep, output: Format | None) -> None:
         typer.echo(f"  {'next':<10}  {wait}   {compare}")
 
 
-def job_or_sweep(name: str, where: Where) -> Job | ClusterSweep:
+def job_or_sweep(name: str, cluster: Cluster) -> Job | ClusterSweep:
     """Return the job of that name, and if there is none the sweep; with `mpts/` before it, the sweep.
 
     Raises ClusterProblem.
@@ -387,19 +388,19 @@ def job_or_sweep(name: str, where: Where) -> Job | ClusterSweep:
     from mptraining.sweeps.cluster import attach_sweep, sweep_name
 
     if sweep_name(name) is not None:
-        return attach_sweep(name, where)
+        return attach_sweep(name, cluster)
     try:
-        return attach_job(name, where)
+        return attach_job(name, cluster)
     except NotFound as no_job:
         try:
-            return attach_sweep(name, where)
+            return attach_sweep(name, cluster)
         except ClusterProblem:
             raise no_job from None
 
 
-def attach_job(name: str, where: Where) -> Job:
+def attach_job(name: str, cluster: Cluster) -> Job:
     """Return the job; accepts names as `kubectl get -o name` and `mptj list -o name` print them."""
     from mptraining.cluster.job import attach
 
     plain = name.removeprefix(_KIND).removeprefix("mptj/")
-    return attach(plain, where)
+    return attach(plain, cluster)

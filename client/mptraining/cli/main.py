@@ -43,7 +43,7 @@ from mptraining_api.problems import Problem
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
 
 # rich_markup_mode=None: importing rich would triple the time of `--help`.
 app = typer.Typer(
@@ -205,7 +205,7 @@ def compare(
         list[str] | None, typer.Option(help="Compare this metric; may be repeated.", metavar="NAME")
     ] = None,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Show finished and unfinished runs side by side: a column per run, or a row per run if they are many.
 
@@ -213,9 +213,9 @@ def compare(
     """
     from mptraining.comparison import TEXT_WIDTH, table
 
-    comparison = jobs.compare_runs(runs, where, metrics=metric, sort=sort)
+    comparison = jobs.compare_runs(runs, cluster, metrics=metric, sort=sort)
     if html is not None:
-        board.write_page(html, runs, where)
+        board.write_page(html, runs, cluster)
     if as_json:
         typer.echo(json.dumps(comparison.to_document(), indent=2))
         return
@@ -262,9 +262,9 @@ def _exit_code(problem: Problem) -> int:
 
 
 def _in_flags(message: str) -> str:
-    """Return a message of the Python API with `mptj`'s flags for the arguments `where=` and `output=`."""
-    flags = re.sub(r"where=mptraining\.Where\(([^)]*)\)", lambda match: match[1].replace(",", ""), message)
-    return re.sub(r"(?<![\w-])(context|namespace|project|location|cluster|output)=…", r"--\1 …", flags)
+    """Return a message of the Python API with `mptj`'s flags for the arguments `cluster=` and `output=`."""
+    flags = re.sub(r"cluster=mptraining\.Cluster\(([^)]*)\)", lambda match: match[1].replace(",", ""), message)
+    return re.sub(r"(?<![\w-])(context|namespace|gke|output)=…", r"--\1 …", flags)
 
 
 help_text.use_plain_help(app)

@@ -11,7 +11,7 @@ import typer
 from mptraining.cli.jobs import columns
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.job_file.runtimes import KnownRuntimes
     from mptraining_api.resolve.runtime_settings import Runtime
 
@@ -30,7 +30,7 @@ def runtimes(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, for `mptj check --runtimes`.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """List the runtimes that jobs may name in spec.runtime, and what each adds to a job.
 
@@ -39,7 +39,7 @@ def runtimes(
     """
     from mptraining.job_file.runtimes import load
 
-    found = load(Path(file)) if file else of_cluster(where, operator_namespace)
+    found = load(Path(file)) if file else of_cluster(cluster, operator_namespace)
     if as_json or as_yaml:
         import yaml
 
@@ -54,14 +54,14 @@ def runtimes(
         typer.echo(line)
 
 
-def of_cluster(where: Where, operator_namespace: str) -> KnownRuntimes:
+def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:
     """Read the runtimes that the operator's chart publishes; none if it publishes none. Raises ClusterProblem."""
     from mptraining.cluster.connection import connect
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.job_file.runtimes import CONFIG_MAP, KEY, KnownRuntimes, parse
     from mptraining_api.kubernetes_api import CONFIG_MAPS
 
-    server = connect(where).in_namespace(operator_namespace)
+    server = connect(cluster).in_namespace(operator_namespace)
     try:
         stored = server.get(CONFIG_MAPS, CONFIG_MAP)
     except ClusterProblem as problem:

@@ -12,7 +12,7 @@ from mptraining.cli.shell import completion
 
 if TYPE_CHECKING:
     from mptraining.cli.submit_flags import Flags
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.packaging.package import Package
 
 
@@ -71,7 +71,7 @@ def submit(
     output: OutputFormat = None,
     plain: Plain = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Submit a job to the cluster: a job file, a sweep's file, or a program with flags.
 
@@ -108,7 +108,7 @@ def submit(
     )
     if submit_flags.target_kind(target) == "file" and holds_sweep(target):
         submit_flags.refuse_flags_with_file(target, flags)
-        _submit_sweep(target, where, follow=follow, dry_run=dry_run, output=output)
+        _submit_sweep(target, cluster, follow=follow, dry_run=dry_run, output=output)
         return
     document, package = _document(target, flags)
     notes = list(package.notes) if package is not None else []
@@ -122,7 +122,7 @@ def submit(
         return
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    job = cluster_submit.submit(document, package=package, where=where)
+    job = cluster_submit.submit(document, package=package, cluster=cluster)
     for warning in job.warnings:
         typer.echo(f"advice: {warning}", err=True)
     if output is not None:
@@ -136,7 +136,7 @@ def submit(
         typer.echo(f"  {wait}      follow it to the end\n  {status}    its phase, and the reason")
 
 
-def _submit_sweep(target: str, where: Where, *, follow: bool, dry_run: bool, output: Format | None) -> None:
+def _submit_sweep(target: str, cluster: Cluster, *, follow: bool, dry_run: bool, output: Format | None) -> None:
     from mptraining.cli.sweep import follow_sweep
     from mptraining.sweeps.cluster import submit_sweep
     from mptraining.sweeps.sweep_file import check_sweep_file
@@ -149,7 +149,7 @@ def _submit_sweep(target: str, where: Where, *, follow: bool, dry_run: bool, out
         return
     for note in checked.notes:
         typer.echo(f"note: {note}", err=True)
-    sweep = submit_sweep(document, where)
+    sweep = submit_sweep(document, cluster)
     if output is not None:
         print_documents([sweep.document()], output, many=False)
     else:

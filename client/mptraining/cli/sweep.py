@@ -16,7 +16,7 @@ from mptraining.cli.shell import completion
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.sweeps.cluster import ClusterSweep
     from mptraining.sweeps.view import SweepView
 
@@ -87,11 +87,11 @@ def run(
     raise typer.Exit(code)
 
 
-def status(sweep: Sweep, as_json: Json = False, *, where: Where) -> None:
+def status(sweep: Sweep, as_json: Json = False, *, cluster: Cluster) -> None:
     """Show the state of a sweep, its best trial, and why trials failed."""
     from mptraining.sweeps import view
 
-    found = find_sweep(sweep, where)
+    found = find_sweep(sweep, cluster)
     if as_json:
         typer.echo(json.dumps({"name": found.name, **found.status.to_document()}, indent=2))
         return
@@ -116,14 +116,14 @@ def stopped_sweep(found: SweepView) -> str | None:
     return shlex.join(named)
 
 
-def best(sweep: Sweep, as_json: Json = False, *, where: Where) -> None:
+def best(sweep: Sweep, as_json: Json = False, *, cluster: Cluster) -> None:
     """Show the best trial: its objective, its parameters, and its run folder."""
     from mptraining.display.text import number
     from mptraining.sweeps.best_job import best_trial_number
     from mptraining.sweeps.view import value_text
     from mptraining_api.sweep.trial_job import output_uri
 
-    found = find_sweep(sweep, where)
+    found = find_sweep(sweep, cluster)
     trial = found.trial(best_trial_number(found))
     folder = output_uri(found.sweep, trial.number)
     if as_json:
@@ -141,13 +141,13 @@ def compare(
     as_json: Json = False,
     most: Annotated[int, typer.Option("--most", help="Trials to show, the best first.", min=1, metavar="N")] = 20,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Show the trials of a sweep, the best first, and the importance of its parameters."""
     from mptraining.sweeps import view
     from mptraining.sweeps.importance import FEWEST, importance
 
-    found = find_sweep(sweep, where)
+    found = find_sweep(sweep, cluster)
     shares = importance(found)
     if as_json:
         trials = [each.to_document() for each in found.ranked()]
@@ -176,7 +176,7 @@ def apply(
     trial: TrialNumber = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Write the job file of the best trial, to train it again, longer, or on a cluster."""
     from mptraining.job_file.check import check_job_file
@@ -184,7 +184,7 @@ def apply(
     from mptraining_api.validation.mistakes import InvalidJobFile
     from mptraining_storage import local
 
-    found = find_sweep(sweep, where)
+    found = find_sweep(sweep, cluster)
     document = best_job.trial_job(found, trial)
     path = Path(to) if to else best_job.default_file(found, document, Path.cwd())
     if path.exists() and not force:
@@ -205,7 +205,7 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def find_sweep(text: str, where: Where) -> SweepView:
+def find_sweep(text: str, cluster: Cluster) -> SweepView:
     """Return the sweep in a folder, of a file, or of a name: below runs/, else on the cluster. Raises Problem."""
     from mptraining.sweeps.folder import SWEEP, SweepFolder, is_sweep_folder
     from mptraining.sweeps.start import open_sweep
@@ -227,7 +227,7 @@ def find_sweep(text: str, where: Where) -> SweepView:
         raise InvalidSpec(text, found, expected="the folder or the file of a sweep, or its name on a cluster")
     from mptraining.sweeps.cluster import attach_sweep
 
-    return attach_sweep(text, where).view()
+    return attach_sweep(text, cluster).view()
 
 
 def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> None:

@@ -17,7 +17,7 @@ from mptraining.cli.shell import completion
 from mptraining_api.problems import Problem
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
 
 # Fields of the job that `mptj predict` makes, and the arguments that they are of.
 _ARGUMENTS = {
@@ -76,7 +76,7 @@ def predict(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="With --submit: follow the job.")] = False,
     plain: Plain = False,
     *,
-    where: Where,
+    cluster: Cluster,
 ) -> None:
     """Predict with a trained model: a row for each record, in order, in a Parquet file.
 
@@ -114,15 +114,15 @@ def predict(
 
             print_documents([check(document).document], Format.YAML, many=False)
         elif submit:
-            _submit(document, where, follow=follow, plain=plain)
+            _submit(document, cluster, follow=follow, plain=plain)
         else:
             _predict_here(document, target, plain=plain)
 
 
-def _submit(document: dict[str, Any], where: Where, *, follow: bool, plain: bool) -> None:
+def _submit(document: dict[str, Any], cluster: Cluster, *, follow: bool, plain: bool) -> None:
     from mptraining.cluster.submit import submit
 
-    sent = submit(document, where=where)
+    sent = submit(document, cluster=cluster)
     for warning in sent.warnings:
         typer.echo(f"advice: {warning}", err=True)
     typer.echo(f"submitted: {sent.name} (namespace {sent.namespace})")

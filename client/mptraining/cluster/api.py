@@ -36,14 +36,12 @@ class ApiServer:
         name: str,
         namespace: str,
         flags: Sequence[str] = (),
-        kubeconfig: str | None = None,
         default_namespace: str | None = None,
     ) -> None:
         self.api = api
         self.name = name
         self.namespace = namespace
         self._flags = tuple(flags)
-        self._kubeconfig = kubeconfig
         self._default_namespace = default_namespace
 
     def in_namespace(self, namespace: str) -> ApiServer:
@@ -60,8 +58,7 @@ class ApiServer:
 
     def command(self, verb: str, *arguments: str) -> str:
         """Return the command line of `mptj` for this cluster and namespace."""
-        line = shlex.join(["mptj", *verb.split(), *arguments, *self.flags])
-        return f"KUBECONFIG={shlex.quote(self._kubeconfig)} {line}" if self._kubeconfig else line
+        return shlex.join(["mptj", *verb.split(), *arguments, *self.flags])
 
     def get(self, resource: Resource, name: str) -> Raw:
         return self._parsed("GET", "get", resource, name)

@@ -1,9 +1,9 @@
 """Connection to a Kubernetes cluster by kubeconfig, by GKE name, or from within a pod.
 
-Where()                                                  KUBECONFIG, ~/.kube/config, or the pod's own cluster
-Where(context="team", namespace="vision")                one context of the kubeconfig
-Where(project="p", location="europe-west4", cluster="c") GKE by Google's credentials, without gcloud
-Where(in_cluster=True)                                   from a pod, by its service account
+Cluster()                                       KUBECONFIG, ~/.kube/config, or the pod's own cluster
+Cluster(context="team", namespace="vision")     one context of the kubeconfig
+Cluster(gke="my-project/europe-west4/training") GKE by Google's credentials, without gcloud
+Cluster(in_cluster=True)                        from a pod, by its service account
 
 The `kubernetes` package is imported only when a connection is made.
 """
@@ -22,61 +22,57 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import NoCluster
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-# `mptj` replaces `where=…` by its flags (`mptraining.cli.main`).
+# `mptj` replaces `cluster=…` by its flags (`mptraining.cli.main`).
 _CHOICES = (
-    "Give a kubeconfig (KUBECONFIG, where=mptraining.Where(context=…)), or on GKE project, location and cluster "
-    "(where=mptraining.Where(project=…, location=…, cluster=…))."
+    "Give a kubeconfig (KUBECONFIG, cluster=mptraining.Cluster(context=…)), or name a GKE cluster "
+    "(cluster=mptraining.Cluster(gke=…), PROJECT/LOCATION/CLUSTER)."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Cluster:
     """A cluster and a namespace; defaults come from KUBECONFIG, ~/.kube/config, or the pod's service account.
 
-    `kubeconfig` is a file that replaces KUBECONFIG and ~/.kube/config. `project`, `location` and `cluster` must be
-    given together, and exclude a kubeconfig.
+    `kubeconfig` is a file that replaces KUBECONFIG and ~/.kube/config. `gke` is "PROJECT/LOCATION/CLUSTER", and
+    excludes a kubeconfig.
     """
 
     context: str | None = None
     namespace: str | None = None
     kubeconfig: str | None = None
-    project: str | None = None
-    location: str | None = None
-    cluster: str | None = None
+    gke: str | None = None
     in_cluster: bool = False
 
     def __post_init__(self) -> None:
-        gke = {"project": self.project, "location": self.location, "cluster": self.cluster}
-        missing = [name for name, value in gke.items() if not value]
-        if missing and len(missing) < len(gke):
-            given = ", ".join(f"{name}={value!r}" for name, value in gke.items() if value)
+        if self.gke is None:
+            return
+        if [bool(part) for part in self.gke.split("/")] != [True] * 3:
             raise NoCluster(
-                missing[0],
-                f"missing beside {given}",
-                expected="project, location and cluster together",
+                "gke",
+                f"{self.gke!r}",
+                expected="PROJECT/LOCATION/CLUSTER",
                 next_step="`gcloud container clusters list` or the console's Kubernetes page names them.",
             )
-        if self.cluster and (self.context or self.kubeconfig or self.in_cluster):
-            raise NoCluster("cluster", "given together with a kubeconfig", expected="one way to name the cluster")
+        if self.context or self.kubeconfig or self.in_cluster:
+            raise NoCluster("gke", "given together with a kubeconfig", expected="one way to name the cluster")
 
     def flags(self) -> list[str]:
         """Return the flags of `mptj` that select the same cluster and namespace."""
         named = {
             "--context": self.context,
             "--namespace": self.namespace,
-            "--project": self.project,
-            "--location": self.location,
-            "--cluster": self.cluster,
+            "--kubeconfig": self.kubeconfig,
+            "--gke": self.gke,
         }
         return [part for name, value in named.items() if value for part in (name, value)]
 
 
 # The default cluster.
-HERE = Where()
+HERE = Cluster()
 
 
-def connect(where: Where) -> ApiServer:
-    """Return the API server of `where`, without sending it a request.
+def connect(cluster: Cluster) -> ApiServer:
+    """Return the API server of `cluster`, without sending it a request.
 
     Raises NoCluster if there is no such cluster, or if the `kubernetes` package is not installed.
     """
@@ -89,41 +85,40 @@ def connect(where: Where) -> ApiServer:
     configuration, in_pod = client.Configuration(), bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     # Retries are done, and reported to the user, by `mptraining.cluster.follow`.
     configuration.retries = False
-    if where.cluster and where.project and where.location:
+    if cluster.gke is not None:
         from mptraining.cluster import gke
 
-        gke.configure(configuration, gke.find_cluster(where.project, where.location, where.cluster))
-        name, namespace = f"GKE cluster {where.cluster}", "default"
-    elif where.in_cluster or (not where.context and not where.kubeconfig and not _kubeconfigs() and in_pod):
+        gke.configure(configuration, gke.find_cluster(*cluster.gke.split("/")))
+        name, namespace = f"GKE cluster {cluster.gke.rpartition('/')[2]}", "default"
+    elif cluster.in_cluster or (not cluster.context and not cluster.kubeconfig and not _kubeconfigs() and in_pod):
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException as error:
             raise NoCluster("", f"not in a pod with a service account: {error}", next_step=_CHOICES) from None
         name, namespace = "this pod's cluster", _own_namespace()
     else:
-        name, namespace = _load_kubeconfig(config, where, configuration)
+        name, namespace = _load_kubeconfig(config, cluster, configuration)
     return ApiServer(
         client.ApiClient(configuration),
         name=name,
-        namespace=where.namespace or namespace,
-        flags=replace(where, namespace=None).flags(),
-        kubeconfig=where.kubeconfig,
+        namespace=cluster.namespace or namespace,
+        flags=replace(cluster, namespace=None).flags(),
         default_namespace=namespace,
     )
 
 
-def _load_kubeconfig(config: Any, where: Where, configuration: Any) -> tuple[str, str]:
+def _load_kubeconfig(config: Any, cluster: Cluster, configuration: Any) -> tuple[str, str]:
     """Fill in the configuration; return the name of the context and its namespace."""
-    files = where.kubeconfig or os.pathsep.join(_kubeconfigs())
+    files = cluster.kubeconfig or os.pathsep.join(_kubeconfigs())
     if not files:
         raise NoCluster("", "no cluster named: no KUBECONFIG, no ~/.kube/config, not in a pod", next_step=_CHOICES)
     try:
         contexts, current = config.list_kube_config_contexts(files)
-        chosen = where.context or (current or {}).get("name")
+        chosen = cluster.context or (current or {}).get("name")
         known = [each["name"] for each in contexts]
-        if where.context and where.context not in known:
+        if cluster.context and cluster.context not in known:
             step = f"Known: {', '.join(known) or 'none'}."
-            raise NoCluster("context", f"{where.context!r} is not in {files}", next_step=step)
+            raise NoCluster("context", f"{cluster.context!r} is not in {files}", next_step=step)
         config.load_kube_config(files, context=chosen, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, KeyError) as error:
         raise NoCluster(files, f"cannot be used: {error}", next_step=_CHOICES) from None

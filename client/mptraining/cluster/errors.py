@@ -14,7 +14,7 @@ from mptraining_api.problems import Problem
 INSTALL = "kubectl apply -f manifests/install.yaml"
 NOUNS = {"mptrainingjobs": "job", "mptrainingsweeps": "sweep"}
 # `mptj` replaces it by its flag (`mptraining.cli.main`).
-_OTHER_NAMESPACE = "where=mptraining.Where(namespace=…)"
+_OTHER_NAMESPACE = "cluster=mptraining.Cluster(namespace=…)"
 _USER = re.compile(r'User "([^"]+)"')
 _INVALID = re.compile(r'^MPTraining(?:Job|Sweep)\.\S+ "[^"]*" is invalid: ')
 

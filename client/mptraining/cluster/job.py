@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptraining.cluster import logs
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.connection import HERE, Where, connect
+from mptraining.cluster.connection import HERE, Cluster, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_view import JobView, reason_text, view, with_status
 from mptraining.display.html import card
@@ -85,13 +85,15 @@ class Job(dict[str, str | None]):
     It caches no state of the job: every method queries the API server, and raises ClusterProblem if that fails.
     """
 
-    def __init__(self, server: ApiServer, document: Raw, *, where: Where = HERE, warnings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, server: ApiServer, document: Raw, *, cluster: Cluster = HERE, warnings: Sequence[str] = ()
+    ) -> None:
         metadata, spec = document["metadata"], document.get("spec") or {}
         super().__init__(job_id=metadata["name"], docker_image=(spec.get("podTemplate") or {}).get("image"))
         self.name: str = metadata["name"]
         self.namespace: str = metadata.get("namespace") or server.namespace
         self.uid: str = metadata["uid"]
-        self.where = where
+        self.cluster = cluster
         self.warnings = tuple(warnings)
         self.server = server.in_namespace(self.namespace)
 
@@ -346,7 +348,7 @@ class Job(dict[str, str | None]):
             raise ClusterProblem(self.name, f"there is no model, the job has failed: {reason_text(seen)}")
 
 
-def attach(name: str, where: Where = HERE) -> Job:
+def attach(name: str, cluster: Cluster = HERE) -> Job:
     """Return the existing job of that name. Raises NotFound."""
-    server = connect(where)
-    return Job(server, server.get(JOBS, name), where=where)
+    server = connect(cluster)
+    return Job(server, server.get(JOBS, name), cluster=cluster)

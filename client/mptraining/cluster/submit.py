@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.connection import HERE, Where, connect
+from mptraining.cluster.connection import HERE, Cluster, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, absent_accelerator, current_machine
@@ -118,7 +118,7 @@ def submit(
     document: TrainingJob | Mapping[str, object],
     *,
     package: Package | None = None,
-    where: Where = HERE,
+    cluster: Cluster = HERE,
     archives: str | None = None,
 ) -> Job:
     """Create the MPTrainingJob that `document` describes and return without waiting.
@@ -134,11 +134,11 @@ def submit(
         checked = check(job_document(document))
     except InvalidSpec as problem:
         raise in_python(problem, document) from None
-    server = connect(where)
+    server = connect(cluster)
     body = checked.document
     namespace = body["metadata"].setdefault("namespace", server.namespace)
-    if where.namespace and namespace != where.namespace:
-        found = f"{namespace!r} in the job, {where.namespace!r} asked for"
+    if cluster.namespace and namespace != cluster.namespace:
+        found = f"{namespace!r} in the job, {cluster.namespace!r} asked for"
         raise InvalidSpec("metadata.namespace", found, expected="one namespace")
     server = server.in_namespace(namespace)
     if package is not None and not package.small:
@@ -154,7 +154,9 @@ def submit(
         raise
     if config_map is not None:
         _set_owner(server, config_map, made)
-    return Job(server, made, where=where, warnings=(*checked.advice, *accelerator_warnings(server, checked.resolved)))
+    return Job(
+        server, made, cluster=cluster, warnings=(*checked.advice, *accelerator_warnings(server, checked.resolved))
+    )
 
 
 def _publish_config_map(server: ApiServer, body: Raw, package: Package) -> Raw:

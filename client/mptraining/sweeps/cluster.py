@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptraining.cluster.api import WATCH_SECONDS, ApiServer, changes
-from mptraining.cluster.connection import HERE, Where, connect
+from mptraining.cluster.connection import HERE, Cluster, connect
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled
 from mptraining.sweeps.view import SweepView
 from mptraining_api.kubernetes_api import SWEEPS, Raw
@@ -78,21 +78,21 @@ def sweep_name(text: str) -> str | None:
     return next((text.removeprefix(kind) for kind in _KINDS if text.startswith(kind)), None)
 
 
-def attach_sweep(name: str, where: Where = HERE) -> ClusterSweep:
+def attach_sweep(name: str, cluster: Cluster = HERE) -> ClusterSweep:
     """Return the existing sweep of that name. Raises NotFound."""
-    server = connect(where)
+    server = connect(cluster)
     plain = sweep_name(name) or name
     return ClusterSweep(server, plain, str(server.get(SWEEPS, plain)["metadata"]["uid"]))
 
 
-def submit_sweep(document: Mapping[str, Any], where: Where = HERE) -> ClusterSweep:
+def submit_sweep(document: Mapping[str, Any], cluster: Cluster = HERE) -> ClusterSweep:
     """Create the MPTrainingSweep of a checked document. Raises ClusterProblem if the cluster rejects it."""
-    server = connect(where)
+    server = connect(cluster)
     # The path of the request has this version; an older one has the same fields.
     body = {**document, "apiVersion": API_VERSION, "metadata": dict(document["metadata"])}
     namespace = body["metadata"].setdefault("namespace", server.namespace)
-    if where.namespace and namespace != where.namespace:
-        found = f"{namespace!r} in the sweep, {where.namespace!r} asked for"
+    if cluster.namespace and namespace != cluster.namespace:
+        found = f"{namespace!r} in the sweep, {cluster.namespace!r} asked for"
         raise InvalidSpec("metadata.namespace", found, expected="one namespace")
     made = server.in_namespace(namespace).create(SWEEPS, body)
     return ClusterSweep(server.in_namespace(namespace), made["metadata"]["name"], made["metadata"]["uid"])

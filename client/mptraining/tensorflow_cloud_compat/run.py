@@ -128,7 +128,7 @@ def _pod_template(arguments: RunArguments) -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
-    from mptraining.cluster.connection import Where
+    from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job
     from mptraining.local.job import LocalJob
 
@@ -148,7 +148,7 @@ class Target:
     name: str | None
     output: str | None
     spec: Mapping[str, Any]
-    where: Where | None
+    cluster: Cluster | None
     backend: Backend | None
 
     def __post_init__(self) -> None:
@@ -162,8 +162,8 @@ class Target:
         backend = self.backend or os.environ.get(BACKEND) or "cluster"
         if backend not in ("cluster", "local"):
             raise InvalidSpec(f"the variable {BACKEND}", repr(backend), expected="cluster or local")
-        # An explicit `where` overrides the variable, but not an explicit `backend`.
-        return backend == "local" and (self.backend is not None or self.where is None)
+        # An explicit `cluster` overrides the variable, but not an explicit `backend`.
+        return backend == "local" and (self.backend is not None or self.cluster is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
 
     bucket = arguments.bucket
     archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
-    job = submit(body, package=package, where=target.where or HERE, archives=archives)
+    job = submit(body, package=package, cluster=target.cluster or HERE, archives=archives)
     for warning in job.warnings:
         print(f"advice: {warning}")
     print("Job submitted successfully.")

@@ -178,7 +178,7 @@ def test_no_cluster_is_named(refused: Refusal, monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "broken").write_text("clusters: [")
     assert "broken: cannot be used: " in refused("list", kubeconfig=tmp_path / "broken")
     assert "context: 'prod' is not in " in refused("list", "--context", "prod")
-    assert "location: missing beside project='p', cluster='c'" in refused("list", "--project", "p", "--cluster", "c")
+    assert "gke: 'p/c'; expected PROJECT/LOCATION/CLUSTER" in refused("list", "--gke", "p/c")
     assert os.environ["HOME"] == str(tmp_path)
 
 

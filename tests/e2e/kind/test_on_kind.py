@@ -30,8 +30,8 @@ CLAIM = {
 
 def fetched(kind: Any, job: str, into: Path) -> Path:
     """Fetch the run folder by a pod that mounts the claim, as a real kubelet runs it."""
-    where = mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace)
-    return Path(mptraining.attach(job, where).fetch(into / job))
+    cluster = mptraining.Cluster(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace)
+    return Path(mptraining.attach(job, cluster).fetch(into / job))
 
 
 def events(log: str, word: str) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_a_script_of_a_config_map_trains_unchanged(kind: Any, tmp_path: Path, mo
         source={"configMap": {"name": "code"}},
     )
     # Without output.uri worker 0 keeps the model, until it is fetched by a real kubelet's exec.
-    job = mptraining.attach("script", mptraining.Where(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
+    job = mptraining.attach("script", mptraining.Cluster(kubeconfig=str(kind.kubeconfig), namespace=kind.namespace))
     assert job.wait(600).succeeded
     saved = job.save_model(tmp_path / "model")
     assert {"model.json", "weights.npz"} <= {path.name for path in saved.iterdir()}

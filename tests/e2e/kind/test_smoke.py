@@ -62,8 +62,8 @@ def cluster() -> Iterator[Kind]:
 
 def weights(job: str, folder: Path) -> dict[str, np.ndarray]:
     """Fetch the run folder from the claim; return the exported weights by name."""
-    where = mptraining.Where(kubeconfig=str(KUBECONFIG), namespace="smoke")
-    with np.load(mptraining.attach(job, where).fetch(folder / job) / "model" / "weights.npz") as stored:
+    cluster = mptraining.Cluster(kubeconfig=str(KUBECONFIG), namespace="smoke")
+    with np.load(mptraining.attach(job, cluster).fetch(folder / job) / "model" / "weights.npz") as stored:
         return dict(stored)
 
 

@@ -78,14 +78,14 @@ def test_a_script_becomes_a_job(here: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_tensorflow_cloud_has_no_argument_for(here: Path) -> None:
-    where: Any = object()
+    cluster: Any = object()
     docker = tfc.DockerConfig(image_build_bucket="builds")
     more: dict[str, Any] = {"output": "gs://bucket/run", "spec": {"keras": "Legacy"}, "docker_config": docker}
-    job: Any = tfc.run("train.py", name="mine", where=where, stream_logs=True, **more)
+    job: Any = tfc.run("train.py", name="mine", cluster=cluster, stream_logs=True, **more)
     assert job["job_id"] == "mine"
     assert job.document["spec"]["output"] == {"uri": "gs://bucket/run"}
     assert job.document["spec"]["keras"] == "Legacy"
-    assert (job.given["where"], job.given["archives"]) == (where, "gs://builds/mptraining/source")
+    assert (job.given["cluster"], job.given["archives"]) == (cluster, "gs://builds/mptraining/source")
     assert job.shown
     assert tfc.run("train.py")["job_id"] != tfc.run("train.py")["job_id"]
     with pytest.raises(TypeError, match=r"Unknown keyword arguments: dict_keys\(\['accelerators'\]\)"):
@@ -245,7 +245,7 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     assert len(made) == 1
     # An argument of the call itself wins.
     assert tfc.run("train.py", backend="cluster")["job_id"]
-    assert tfc.run("train.py", where=object())["job_id"]  # type: ignore[arg-type]
+    assert tfc.run("train.py", cluster=object())["job_id"]  # type: ignore[arg-type]
     assert len(made) == 1
     monkeypatch.setenv(run.BACKEND, "moon")
     with pytest.raises(InvalidSpec, match="the variable MPTRAINING_BACKEND: 'moon'; expected cluster or local"):

@@ -17,7 +17,7 @@ import pytest
 from mptraining.board import serve
 from mptraining.cli.board import board
 from mptraining.cli.tensorboard import command, running_over
-from mptraining.cluster.connection import Where
+from mptraining.cluster.connection import Cluster
 from mptraining_api.problems import InvalidSpec
 from tests.testbed.mptj import signals_as_in_a_terminal
 
@@ -75,7 +75,7 @@ def test_without_the_extra_it_names_the_command_to_install_it(monkeypatch: pytes
     }  # fmt: skip
     for export in (None, "page.html"):
         with pytest.raises(InvalidSpec) as error:
-            board([], **options, export=export, where=Where())
+            board([], **options, export=export, cluster=Cluster())
         assert str(error.value) == (
             "mptj board needs packages that are not installed: starlette, uvicorn. pip install 'mptraining[board]'"
         )

@@ -14,7 +14,7 @@ import pytest
 from mptraining.cli.main import _commands, main
 from mptraining.cli.shell.command_groups import GROUPS
 from mptraining.cli.shell.verbs import translate
-from mptraining.cluster.connection import Where, connect
+from mptraining.cluster.connection import Cluster, connect
 from mptraining.cluster.errors import NoCluster
 from mptraining_api.problems import InvalidData, InvalidSpec
 
@@ -166,10 +166,10 @@ def test_next_steps_are_flags_here_and_arguments_in_python(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     done = mptj("list")
     assert "Give a kubeconfig (KUBECONFIG, --context …)" in done.stderr
-    assert "(--project … --location … --cluster …)" in done.stderr
-    assert "Where" not in done.stderr
-    with pytest.raises(NoCluster, match=r"where=mptraining\.Where\(context=…\)\), or on GKE"):
-        connect(Where())
+    assert "(--gke …, PROJECT/LOCATION/CLUSTER)" in done.stderr
+    assert "Cluster(" not in done.stderr
+    with pytest.raises(NoCluster, match=r"cluster=mptraining\.Cluster\(context=…\)\), or name a GKE"):
+        connect(Cluster())
 
 
 KNOWN = ("run", "submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume", "check", "records", "init")

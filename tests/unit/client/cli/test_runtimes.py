@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from mptraining.cli import runtimes as command
 from mptraining.cli.main import app
 from mptraining.cluster import connection
-from mptraining.cluster.connection import Where
+from mptraining.cluster.connection import Cluster
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.job_file.runtimes import load
 from mptraining_api import outcomes
@@ -154,6 +154,6 @@ def test_a_cluster_publishes_its_runtimes_and_may_have_none(monkeypatch: pytest.
             return {"data": {"runtimes.yaml": yaml.safe_dump(SETTINGS)}}
 
     monkeypatch.setattr(connection, "connect", lambda _: Server())
-    assert set(command.of_cluster(Where(), "mptraining-system").runtimes) == {"plain", "team-default"}
-    assert command.of_cluster(Where(), "empty").runtimes == {}
+    assert set(command.of_cluster(Cluster(), "mptraining-system").runtimes) == {"plain", "team-default"}
+    assert command.of_cluster(Cluster(), "empty").runtimes == {}
     assert asked == [("mptraining-system", "mptraining-runtimes"), ("empty", "mptraining-runtimes")]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining.cluster.api import ApiServer
+from mptraining.cluster.connection import Cluster
 from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view, with_status
 from mptraining.runs import history
 from mptraining_api import outcomes
@@ -62,8 +63,8 @@ def test_commands_in_advice_name_the_job_s_cluster_and_namespace() -> None:
     seen = view(document(phase="Failed", conditions=failed), server.in_namespace("team").flags)
     assert "mptj logs flowers --context c --namespace team;" in str(advice(seen))
     assert server.command("logs -f", "flowers") == "mptj logs -f flowers --context c"
-    elsewhere = ApiServer(None, name="c", namespace="team", kubeconfig="my config")
-    assert elsewhere.command("wait", "flowers") == "KUBECONFIG='my config' mptj wait flowers --namespace team"
+    elsewhere = ApiServer(None, name="c", namespace="team", flags=Cluster(kubeconfig="my config").flags())
+    assert elsewhere.command("wait", "flowers") == "mptj wait flowers --kubeconfig 'my config' --namespace team"
 
 
 def test_a_paused_job_says_so_and_how_to_continue() -> None:

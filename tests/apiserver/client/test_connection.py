@@ -15,13 +15,13 @@ from kubernetes import client
 
 from mptraining.cluster import gke as google
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.connection import Where, connect
+from mptraining.cluster.connection import Cluster, connect
 from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
 from mptraining_api.kubernetes_api import JOBS
 from tests.testbed import ControlPlane
 from tests.testbed.google.gke import GkeServer
 
-PLACE = {"project": "p", "location": "europe-west4", "cluster": "team"}
+PLACE = "p/europe-west4/team"
 NAME = "projects/p/locations/europe-west4/clusters/team"
 
 
@@ -46,7 +46,7 @@ def authority(control_plane: ControlPlane) -> bytes:
 
 
 def test_gke_by_address_and_own_authority(gke: GkeServer, namespace: str) -> None:
-    server = connect(Where(**PLACE, namespace=namespace))
+    server = connect(Cluster(gke=PLACE, namespace=namespace))
     assert (server.name, server.namespace) == ("GKE cluster team", namespace)
     assert server.items(JOBS) == []
     assert gke.asked == ["/token", f"/v1/{NAME}"]
@@ -63,17 +63,17 @@ def test_gke_by_its_dns_endpoint(
         "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": endpoint, "allowExternalTraffic": True}},
     }
     monkeypatch.setenv("SSL_CERT_FILE", str(control_plane.folder / "keys" / "ca.crt"))
-    server = connect(Where(**PLACE, namespace=namespace))
+    server = connect(Cluster(gke=PLACE, namespace=namespace))
     assert server.api.configuration.host == f"https://{endpoint}"
     assert server.items(JOBS) == []
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(Unreachable, match="certificate verify failed"):
-        connect(Where(**PLACE, namespace=namespace)).items(JOBS)
+        connect(Cluster(gke=PLACE, namespace=namespace)).items(JOBS)
 
 
 def test_a_token_that_has_run_out_is_replaced_before_the_next_request(gke: GkeServer, namespace: str) -> None:
     configuration = client.Configuration()
-    found = google.find_cluster(**PLACE)
+    found = google.find_cluster(*PLACE.split("/"))
     google.configure(configuration, found)
     server = ApiServer(client.ApiClient(configuration), name="GKE", namespace=namespace)
     assert server.items(JOBS) == []
@@ -83,18 +83,18 @@ def test_a_token_that_has_run_out_is_replaced_before_the_next_request(gke: GkeSe
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "words"),
+    ("place", "kind", "words"),
     [
-        ({"cluster": "other"}, NotFound, "A zonal cluster's location is its zone"),
-        ({}, NotAllowed, "roles/container.developer"),
-        ({}, NoCluster, "--enable-dns-access"),
-        ({}, NotLoggedIn, "gcloud auth application-default login"),
-        ({}, Unreachable, "the GKE API does not answer"),
+        ("p/europe-west4/other", NotFound, "A zonal cluster's location is its zone"),
+        (PLACE, NotAllowed, "roles/container.developer"),
+        (PLACE, NoCluster, "--enable-dns-access"),
+        (PLACE, NotLoggedIn, "gcloud auth application-default login"),
+        (PLACE, Unreachable, "the GKE API does not answer"),
     ],
     ids=["absent", "forbidden", "no-endpoint", "no-credentials", "no-answer"],
 )
 def test_gke_refuses(
-    change: dict[str, str], kind: type[ClusterProblem], words: str, gke: GkeServer, monkeypatch: pytest.MonkeyPatch
+    place: str, kind: type[ClusterProblem], words: str, gke: GkeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind is NotAllowed:
         gke.refusal = (403, 'Required "container.clusters.get" permission(s).')
@@ -105,7 +105,7 @@ def test_gke_refuses(
     if kind is Unreachable:
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", "http://127.0.0.1:9/")
     with pytest.raises(kind) as refused:
-        connect(Where(**{**PLACE, **change}))
+        connect(Cluster(gke=place))
     assert words in str(refused.value)
 
 
@@ -132,8 +132,8 @@ def test_from_inside_a_pod(
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
     monkeypatch.setattr(connection, "_OWN_NAMESPACE", tmp_path / "namespace")
-    for where in (Where(), Where(in_cluster=True)):
-        server = connect(where)
+    for cluster in (Cluster(), Cluster(in_cluster=True)):
+        server = connect(cluster)
         assert (server.name, server.namespace) == ("this pod's cluster", namespace)
         assert server.items(JOBS) == []
 
@@ -161,5 +161,5 @@ def test_an_exec_plugin_of_a_kubeconfig_logs_in(control_plane: ControlPlane, nam
     document["users"] = [{"name": "testbed", "user": {"exec": plugin}}]
     document["contexts"].append({"name": "other", "context": {**document["contexts"][0]["context"], "namespace": "x"}})
     path.write_text(yaml.safe_dump(document))
-    assert connect(Where(kubeconfig=str(path))).items(JOBS) == []
-    assert connect(Where(kubeconfig=str(path), context="other")).namespace == "x"
+    assert connect(Cluster(kubeconfig=str(path))).items(JOBS) == []
+    assert connect(Cluster(kubeconfig=str(path), context="other")).namespace == "x"
