@@ -196,6 +196,8 @@ class Finished(_Event):
     reason: str
     exit_code: int
     message: str
+    # The field of the job with which the message begins, if it is about one.
+    field: str | None = None
     step: int | None = None
     metrics: dict[str, AnyNumber] = Field(default_factory=dict)
     # What a success lacks, such as steps that were skipped or a metric that is NaN.

@@ -19,24 +19,76 @@ Every class has a `reason`; `outcomes` defines the exit code and the retry budge
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlace:
+    """A field of the resource: `spec.training.epochs`."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentPlace:
+    """An argument of the Python API that `mptj` has as an option: `output=…` and `--run-folder`."""
+
+    python: str
+    option: str
+
+    def __str__(self) -> str:
+        return self.python
+
+
+# What the user changes. Each surface (Python, `mptj`, the operator) names it in its own words: `Problem.renamed`.
+Place = FieldPlace | ArgumentPlace
 
 
 class Problem(Exception):
     """An error that is reported to the user in one line, without a traceback.
 
-    `where` is the field (`spec.accelerator.type`) or the file; `found` quotes the value.
+    `where` is the place to correct, or the name of a file or an object; a path that begins with `spec.` or `metadata.`
+    is a field, and may be followed by the file that it names. `found` quotes the value. `next_step` is a sentence; as a
+    sequence its parts may be places.
     """
 
     reason: ClassVar[str] = "ProgramFailed"
 
-    def __init__(self, where: str, found: str, *, expected: str = "", next_step: str = "") -> None:
-        self.where = where
+    def __init__(
+        self, where: str | Place, found: str, *, expected: str = "", next_step: str | Sequence[str | Place] = ""
+    ) -> None:
+        self.at(where)
         self.found = found
         self.expected = expected
-        self.next_step = next_step
+        self._step = (next_step,) if isinstance(next_step, str) else tuple(next_step)
         super().__init__(where, found)
+
+    @property
+    def where(self) -> str:
+        return f"{self.place}: {self._named_by_it}" if self._named_by_it else str(self.place)
+
+    @property
+    def next_step(self) -> str:
+        return "".join(map(str, self._step))
+
+    def at(self, where: str | Place) -> Self:
+        """Move the problem to another place, such as the same field of an outer document; return it."""
+        self.place, self._named_by_it = where, ""
+        if isinstance(where, str) and where.startswith(("spec.", "metadata.")):
+            path, _, self._named_by_it = where.partition(": ")
+            self.place = FieldPlace(path)
+        return self
+
+    def renamed(self, name: Callable[[Place], str | Place]) -> Self:
+        """Replace each place by its name on the surface that shows the problem; return the problem."""
+        self.place = self.place if isinstance(self.place, str) else name(self.place)
+        self._step = tuple(part if isinstance(part, str) else name(part) for part in self._step)
+        return self
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.found}" if self.where else self.found

@@ -22,17 +22,14 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any
 
 from pydantic import Field, ValidationError
 
 from mptraining_api import spec
 from mptraining_api.model import Model
-from mptraining_api.problems import InvalidSpec, Problem, nearest
-from mptraining_api.validation.mistakes import InvalidJobFile
-
-P = TypeVar("P", bound=Problem)
+from mptraining_api.problems import FieldPlace, InvalidSpec, Place, nearest
 
 _METADATA = ("name", "namespace", "labels", "annotations")
 
@@ -122,18 +119,19 @@ def job_document(job: TrainingJob | Mapping[str, object]) -> Mapping[str, Any]:
     return job.to_document() if isinstance(job, TrainingJob) else job
 
 
-def in_python(problem: InvalidSpec, job: TrainingJob | Mapping[str, object]) -> InvalidSpec:
-    """Return the problem of a TrainingJob with the Python name of the argument; that of a mapping stays as it is."""
-    if isinstance(problem, InvalidJobFile) and isinstance(job, TrainingJob):
-        return InvalidJobFile([replace(each, problem=_in_python(each.problem)) for each in problem.mistakes])
-    return _in_python(problem) if isinstance(job, TrainingJob) else problem
+@contextmanager
+def arguments_named(job: TrainingJob | Mapping[str, object]) -> Iterator[None]:
+    """In the block, name the fields of a TrainingJob by its arguments in the problems raised."""
+    try:
+        yield
+    except InvalidSpec as problem:
+        raise (problem.renamed(_argument) if isinstance(job, TrainingJob) else problem) from None
 
 
-def _in_python(problem: P) -> P:
-    if not problem.where.startswith(("spec.", "metadata.")):
-        return problem
-    where = _python_name(problem.where.removeprefix("spec.").removeprefix("metadata."))
-    return type(problem)(where, problem.found, expected=problem.expected, next_step=problem.next_step)
+def _argument(place: Place) -> str | Place:
+    if not isinstance(place, FieldPlace):
+        return place
+    return _python_name(place.path.removeprefix("spec.").removeprefix("metadata."))
 
 
 def _problem(kind: str, error: ValidationError) -> InvalidSpec:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
-from mptraining_api.problems import Problem
+from mptraining_api.problems import FieldPlace, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_storage import gcs_clients, storage
 from mptraining_storage.outbox import Outbox
@@ -81,7 +81,7 @@ def run(
         tracking = TrackingProcesses(job, identity, folder, telemetry.notice, environment)
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
-        outcome, message = outcomes.SUCCEEDED, trained.message
+        outcome, message, field = outcomes.SUCCEEDED, trained.message, None
         if trained.model is not None and wait:
             model_server.announce(telemetry, job, wait)
         if identity.is_chief:
@@ -95,7 +95,7 @@ def run(
         if storage.is_remote(folder) and not has_responded:
             # Storage that never answered cannot take the events either.
             telemetry.disable_output()
-        outcome, message = _reported(problem, environment)
+        outcome, message, field = _reported(problem, environment)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if environment.get(launch.DEBUG) or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
@@ -105,6 +105,7 @@ def run(
         reason=outcome.reason,
         exit_code=outcome.exit_code,
         message=message,
+        field=field,
         step=trained.step if trained else None,
         metrics=trained.metrics if trained else {},
         warnings=trained.warnings if trained and trained.warnings else None,
@@ -135,17 +136,17 @@ def run(
     return outcome
 
 
-def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome, str]:
-    """Return the outcome and the message of a run that ended with the problem."""
+def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome, str, str | None]:
+    """Return the outcome and the message of a run that ended with the problem, and the field of the message."""
     outcome = outcomes.by_reason(problem.reason)
     file = environment.get(launch.STOPPED_BY_USER_FILE)
     if outcome != outcomes.PREEMPTED or file is None or not Path(file).exists():
-        return outcome, str(problem)
+        return outcome, str(problem), problem.place.path if isinstance(problem.place, FieldPlace) else None
     # The user of a local run pressed Ctrl-C; `where` is the step that was saved, if one was.
     text = f"Stopped by you: {problem.found}."
     if problem.where:
         text = f"Stopped by you at {problem.where}; the training state is saved. The next run resumes from here."
-    return outcomes.STOPPED_BY_USER, text
+    return outcomes.STOPPED_BY_USER, text, None
 
 
 def _reporter(identity: WorkerIdentity, telemetry: Telemetry, environment: Mapping[str, str]) -> Reporter | None:

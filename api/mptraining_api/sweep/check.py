@@ -298,7 +298,7 @@ def _moved(
             place, value = next(_checked_values(each))
             return _at_value(problem, f"spec.parameters[{number}].{place}", each, value)
     where = f"spec.job.{field}" if problem.where.startswith("spec.") else "spec.job" if field == "spec" else field
-    return InvalidSpec(where, problem.found, expected=problem.expected, next_step=problem.next_step)
+    return problem.at(where)
 
 
 def _absent(job: dict[str, Any], field: str) -> bool:

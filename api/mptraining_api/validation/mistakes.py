@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from mptraining_api.problems import InvalidSpec, Problem
+from mptraining_api.problems import InvalidSpec, Place, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class InvalidJobFile(InvalidSpec):
     def without_file(self) -> InvalidJobFile:
         """Return the mistakes without file and lines, for a document that the user did not write as a file."""
         return InvalidJobFile([Mistake("", None, each.problem) for each in self.mistakes])
+
+    def renamed(self, name: Callable[[Place], str | Place]) -> Self:
+        for mistake in self.mistakes:
+            mistake.problem.renamed(name)
+        return self
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {each}" for each in self.mistakes]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from mptraining.cli import (
 from mptraining.cli.jobs import with_cluster_options
 from mptraining.cli.shell import command_groups, completion, help_text, verbs
 from mptraining_api import outcomes
-from mptraining_api.problems import Problem
+from mptraining_api.problems import ArgumentPlace, Place, Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -252,7 +251,7 @@ def _report(problem: Problem) -> int:
         typer.echo(str(problem), err=True)
         typer.echo(f"mptj: {len(problem.mistakes)} mistakes; nothing was started", err=True)
     else:
-        typer.echo(wrapped(f"mptj: {_in_flags(str(problem))}", sys.stderr), err=True)
+        typer.echo(wrapped(f"mptj: {problem.renamed(_option)}", sys.stderr), err=True)
     return _exit_code(problem)
 
 
@@ -261,10 +260,8 @@ def _exit_code(problem: Problem) -> int:
     return code if isinstance(code, int) else outcomes.by_reason(problem.reason).exit_code
 
 
-def _in_flags(message: str) -> str:
-    """Return a message of the Python API with `mptj`'s flags for the arguments `cluster=` and `output=`."""
-    flags = re.sub(r"cluster=mptraining\.Cluster\(([^)]*)\)", lambda match: match[1].replace(",", ""), message)
-    return re.sub(r"(?<![\w-])(context|namespace|gke|output)=…", r"--\1 …", flags)
+def _option(place: Place) -> str | Place:
+    return place.option if isinstance(place, ArgumentPlace) else place
 
 
 help_text.use_plain_help(app)

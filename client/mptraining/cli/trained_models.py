@@ -14,7 +14,7 @@ import typer
 
 from mptraining.cli.jobs import Format, Plain, follow_until_ended, print_documents
 from mptraining.cli.shell import completion
-from mptraining_api.problems import Problem
+from mptraining_api.problems import Place, Problem
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
@@ -134,7 +134,6 @@ def _submit(document: dict[str, Any], cluster: Cluster, *, follow: bool, plain: 
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:
     from mptraining.display.choice import display_here
-    from mptraining.display.text import wrapped
     from mptraining.local.run import resolve_for_machine, run_local, this_machine
     from mptraining.prediction_job import stored_prediction
     from mptraining_api import run_folder
@@ -155,7 +154,7 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         document=document,
         display=display_here(plain=plain),
         again=shlex.join(["mptj", *_given()]),
-        error=lambda text: typer.echo(wrapped(f"mptj: {in_arguments(text)}", sys.stderr), err=True),
+        named=argument,
     )
     if code:
         raise typer.Exit(code)
@@ -170,17 +169,12 @@ def _named_by_argument() -> Iterator[None]:
     try:
         yield
     except Problem as problem:
-        for each in (problem, *(mistake.problem for mistake in getattr(problem, "mistakes", ()))):
-            each.where, each.found = in_arguments(each.where), in_arguments(each.found)
-            each.expected, each.next_step = in_arguments(each.expected), in_arguments(each.next_step)
-        raise
+        raise problem.renamed(argument) from None
 
 
-def in_arguments(text: str) -> str:
-    """Return a message about the job of a prediction with the arguments of `mptj predict` in place of its fields."""
-    for field, argument in _ARGUMENTS.items():
-        text = re.sub(rf"\b{re.escape(field)}\b(?:\[\d+\])?(?!\.?\w)", argument, text)
-    return text
+def argument(place: Place) -> str | Place:
+    """Return the argument of `mptj predict` that sets a field of its job; the place itself for another one."""
+    return _ARGUMENTS.get(re.sub(r"\[\d+\]$", "", str(place)), place)
 
 
 def _given() -> list[str]:

@@ -19,14 +19,10 @@ from typing import Any
 import yaml
 
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.errors import NoCluster
+from mptraining.cluster.errors import CONTEXT, GKE, NoCluster
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-# `mptj` replaces `cluster=…` by its flags (`mptraining.cli.main`).
-_CHOICES = (
-    "Give a kubeconfig (KUBECONFIG, cluster=mptraining.Cluster(context=…)), or name a GKE cluster "
-    "(cluster=mptraining.Cluster(gke=…), PROJECT/LOCATION/CLUSTER)."
-)
+_CHOICES = ("Give a kubeconfig (KUBECONFIG, ", CONTEXT, "), or the name of a cluster on GKE: ", GKE, ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +44,13 @@ class Cluster:
             return
         if [bool(part) for part in self.gke.split("/")] != [True] * 3:
             raise NoCluster(
-                "gke",
+                GKE,
                 f"{self.gke!r}",
                 expected="PROJECT/LOCATION/CLUSTER",
                 next_step="`gcloud container clusters list` or the console's Kubernetes page names them.",
             )
         if self.context or self.kubeconfig or self.in_cluster:
-            raise NoCluster("gke", "given together with a kubeconfig", expected="one way to name the cluster")
+            raise NoCluster(GKE, "given together with a kubeconfig", expected="one way to name the cluster")
 
     def flags(self) -> list[str]:
         """Return the flags of `mptj` that select the same cluster and namespace."""
@@ -118,7 +114,7 @@ def _load_kubeconfig(config: Any, cluster: Cluster, configuration: Any) -> tuple
         known = [each["name"] for each in contexts]
         if cluster.context and cluster.context not in known:
             step = f"Known: {', '.join(known) or 'none'}."
-            raise NoCluster("context", f"{cluster.context!r} is not in {files}", next_step=step)
+            raise NoCluster(CONTEXT, f"{cluster.context!r} is not in {files}", next_step=step)
         config.load_kube_config(files, context=chosen, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, KeyError) as error:
         raise NoCluster(files, f"cannot be used: {error}", next_step=_CHOICES) from None

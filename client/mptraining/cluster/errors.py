@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from mptraining_api.kubernetes_api import ApiProblem
-from mptraining_api.problems import Problem
+from mptraining_api.problems import ArgumentPlace, Place, Problem
 
 INSTALL = "kubectl apply -f manifests/install.yaml"
 NOUNS = {"mptrainingjobs": "job", "mptrainingsweeps": "sweep"}
-# `mptj` replaces it by its flag (`mptraining.cli.main`).
-_OTHER_NAMESPACE = "cluster=mptraining.Cluster(namespace=…)"
+# Arguments that choose the cluster.
+CONTEXT = ArgumentPlace("cluster=mptraining.Cluster(context=…)", "--context")
+NAMESPACE = ArgumentPlace("cluster=mptraining.Cluster(namespace=…)", "--namespace")
+GKE = ArgumentPlace("cluster=mptraining.Cluster(gke=…)", "--gke PROJECT/LOCATION/CLUSTER")
 _USER = re.compile(r'User "([^"]+)"')
 _INVALID = re.compile(r'^MPTraining(?:Job|Sweep)\.\S+ "[^"]*" is invalid: ')
 
@@ -91,7 +93,8 @@ def cluster_problem(request: Request, problem: ApiProblem) -> ClusterProblem:
     message, status = " ".join(problem.message.split()), problem.status
     noun = NOUNS.get(request.resource.partition("/")[0], "")
     kind: type[ClusterProblem] = ClusterProblem
-    where, step, there = request.cluster, "", f"in namespace {request.namespace!r}"
+    where, there = request.cluster, f"in namespace {request.namespace!r}"
+    step: str | Sequence[str | Place] = ""
     if status == 0:
         kind, found = Unreachable, f"the API server does not answer: {message}"
         step = (
@@ -108,17 +111,17 @@ def cluster_problem(request: Request, problem: ApiProblem) -> ClusterProblem:
         step = f"An administrator installs it once, from a copy of the project: {INSTALL}"
     elif status == 404 and problem.kind == "namespaces":
         kind, found = NotFound, f"there is no namespace {request.namespace!r}"
-        step = f"Name another, {_OTHER_NAMESPACE}, or make it: kubectl create namespace {request.namespace}"
+        step = ("Name another, ", NAMESPACE, f", or make it: kubectl create namespace {request.namespace}")
     elif status == 404:
         kind, where = NotFound, request.name
         found = f"no {noun or request.resource} of this name {there} of {request.cluster}"
-        step = f"`mptj list` shows those that exist; another namespace: {_OTHER_NAMESPACE}." if noun else ""
+        step = ("`mptj list` shows those that exist; another namespace: ", NAMESPACE, ".") if noun else ""
     elif status == 403 and "cannot" in message:
         kind = NotAllowed
         found, step = _missing_role(request, message)
     elif status == 403 and not noun:
         found = f"refused to {request.verb} {request.resource} {there}: {message}"
-        step = f"Ask the administrator of the namespace, or name another: {_OTHER_NAMESPACE}."
+        step = ("Ask the administrator of the namespace, or name another: ", NAMESPACE, ".")
     elif noun and status in (400, 403, 409, 422) and problem.reason == "AlreadyExists":
         kind, where, found = AlreadyExists, request.name, f"a {noun} of this name exists {there}"
         step = f"Look at it with `mptj status {where}`; delete it with `mptj cancel {where}`, or choose another name."

@@ -19,7 +19,7 @@ from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, absent_accelerator, current_machine
 from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
-from mptraining.training_job import TrainingJob, in_python, job_document
+from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
 from mptraining_api.machines.node_labels import accelerator_of
@@ -130,10 +130,8 @@ def submit(
     Raises InvalidSpec before anything is sent, and ClusterProblem if the cluster rejects the job. In that case the
     ConfigMap is deleted; an uploaded archive stays, named by its content.
     """
-    try:
+    with arguments_named(document):
         checked = check(job_document(document))
-    except InvalidSpec as problem:
-        raise in_python(problem, document) from None
     server = connect(cluster)
     body = checked.document
     namespace = body["metadata"].setdefault("namespace", server.namespace)

@@ -12,8 +12,8 @@ from mptraining.display.text import Display
 from mptraining.job_file.paths import absolute_path
 from mptraining.local import run as local_run
 from mptraining.runs import History, Run, load_run
-from mptraining.training_job import TrainingJob, in_python, job_document
-from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
+from mptraining.training_job import TrainingJob, arguments_named, job_document
+from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 
 
@@ -105,7 +105,7 @@ def run_local(
         return local_run.run_local(job, output=output, display=display, **options)
     document = {"apiVersion": API_VERSION, "kind": KIND, **job_document(job)}
     here = Path.cwd()
-    try:
+    with arguments_named(job):
         code = local_run.run_local(
             here / "job.yaml",
             document=document,
@@ -113,8 +113,6 @@ def run_local(
             display=display,
             **{"again": "the same call of run_local", **options},
         )
-    except InvalidSpec as problem:
-        raise in_python(problem, job) from None
     # It has no mistakes: it was trained.
     parsed = MPTrainingJob.parse(document)
     name = parsed.metadata.name

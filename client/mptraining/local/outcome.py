@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from mptraining.display.summary import RunSummary, success_lines
 from mptraining_api import outcomes
 from mptraining_api.events import Finished
 from mptraining_api.outcomes import Budget
+from mptraining_api.problems import FieldPlace, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,19 @@ class FinalText:
     error: str | None = None
 
 
-def final_text(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: str, folder: str) -> FinalText:
+def final_text(
+    summary: RunSummary,
+    end: GangEnd,
+    verdict: Verdict,
+    *,
+    command: str,
+    folder: str,
+    named: Callable[[Place], str | Place] = lambda place: place,
+) -> FinalText:
     """Return the final lines of a run.
 
-    `command` starts the same run again; `folder` is the run folder as the user may type it.
+    `command` starts the same run again; `folder` is the run folder as the user may type it; `named` is the user's name
+    of a field.
     """
     if verdict.exit_code == 0:
         return FinalText(success_lines(summary.finished.get(0), folder, predicts=summary.predicts))
@@ -118,16 +128,21 @@ def final_text(summary: RunSummary, end: GangEnd, verdict: Verdict, *, command: 
         if not summary.started:
             return FinalText((f"Stopped{by} before training. `{command}` starts again.",))
         return FinalText((f"Stopped{by}{late}. {where}.",))
-    outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1)
+    outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1, named=named)
     never = outcome.budget is Budget.NEVER_RETRY
     return FinalText((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
 
 
-def _cause(end: End, finished: Mapping[int, Finished], *, many: bool) -> tuple[outcomes.Outcome, str]:
+def _cause(
+    end: End, finished: Mapping[int, Finished], *, many: bool, named: Callable[[Place], str | Place]
+) -> tuple[outcomes.Outcome, str]:
     """Return the outcome of an end, and its message: the worker's own, or one for the exit code."""
     name, report = _name(end, many=many), finished.get(end.worker)
     if report is not None and end.code == report.exit_code:
-        return outcomes.by_reason(report.reason), f"{name}: {report.message}" if many else report.message
+        message = report.message
+        if report.field is not None:
+            message = f"{named(FieldPlace(report.field))}{message.removeprefix(report.field)}"
+        return outcomes.by_reason(report.reason), f"{name}: {message}" if many else message
     if end.code == -signal.SIGKILL:
         return outcomes.by_exit_code(end.code), f"{name} was killed (SIGKILL), perhaps because memory ran out"
     if end.code < 0:

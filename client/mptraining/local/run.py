@@ -47,7 +47,7 @@ from mptraining_api.launch import (
 )
 from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
-from mptraining_api.problems import InvalidProgram, ResumeRefused
+from mptraining_api.problems import ArgumentPlace, InvalidProgram, Place, ResumeRefused
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
@@ -142,6 +142,8 @@ def worker_environment(
 
 M = TypeVar("M", bound=Model)
 
+# The argument of `run_local` that names the run folder.
+RUN_FOLDER = ArgumentPlace("output=…", "--run-folder DIR")
 TRAINER = (sys.executable, "-m", "mptraining_trainer", "train")
 # Above the well-known ports, and below Linux' ephemeral port range, which starts at 32768.
 _PORTS = range(12_000, 30_000)
@@ -164,6 +166,7 @@ def run_local(
     signals: list[int] | None = None,
     environment: Mapping[str, str] | None = None,
     error: Callable[[str], None] | None = None,
+    named: Callable[[Place], str | Place] = lambda place: place,
 ) -> int:
     """Train the job in the file at `path` and return the exit code for a shell.
 
@@ -176,7 +179,7 @@ def run_local(
     the run, if it is not `mptj run` with this file; `shown` transforms lines of the workers before they are displayed;
     `first_line` is displayed first, once the job is known to have no mistakes. In a thread, `signals` gets the signals
     that the main thread receives (`run_gang`). `environment` is added to the workers' environment. `error` gets the
-    line about a failure, which is otherwise printed on standard error.
+    line about a failure, which is otherwise printed on standard error; `named` is the user's name of a field in it.
 
     Raises Problem before any process starts: InvalidSpec, InvalidProgram if TensorFlow is not installed, ResumeRefused
     if the run folder belongs to another job.
@@ -249,7 +252,7 @@ def run_local(
         )
         end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts(), signals=signals)
     decided = verdict(with_missing_reports(end, summary.finished))
-    final = final_text(summary, end, decided, command=again, folder=folder)
+    final = final_text(summary, end, decided, command=again, folder=folder, named=named)
     for text in final.output:
         display.say(text)
     if final.error is not None:
@@ -333,10 +336,14 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
         return latest + 1
     before = _stored(storage.read(job_file), ResolvedJob)
     if before is None:
-        raise ResumeRefused(job_file, "cannot be read", next_step="Choose another folder: output=…")
+        raise ResumeRefused(job_file, "cannot be read", next_step=("Choose another folder: ", RUN_FOLDER))
     difference = run_folder.difference(before, job)
     if difference is not None:
-        step = run_folder.ANOTHER_SWEEP if job.sweep else "Choose another folder, output=…, or delete this one"
+        step = (
+            (run_folder.ANOTHER_SWEEP,)
+            if job.sweep
+            else ("Choose another folder, ", RUN_FOLDER, ", or delete this one")
+        )
         raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
     result_file = storage.join(job.output, run_folder.RESULT)
     # A damaged result counts as missing: training resumes from the checkpoints and writes it again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,5 +69,4 @@ def _with_folder(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _below_job(problem: Problem) -> Problem:
     """Return a problem of the job's spec with its place in the sweep."""
-    where = problem.where.replace("spec.", "spec.job.", 1) if problem.where.startswith("spec.") else problem.where
-    return type(problem)(where, problem.found, expected=problem.expected, next_step=problem.next_step)
+    return problem.at(re.sub(r"^spec\.", "spec.job.", problem.where))

@@ -6,7 +6,8 @@ import pytest
 
 from mptraining_api import problems
 from mptraining_api.outcomes import OUTCOMES, PROGRAM_FAILED, Budget, Outcome, by_exit_code, by_reason
-from mptraining_api.problems import nearest
+from mptraining_api.problems import ArgumentPlace, FieldPlace, InvalidSpec, Place, nearest
+from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 MODELS = ("VGG16", "VGG19", "ResNet50", "ResNet101", "MobileNetV2", "mse", "MSE")
 
@@ -16,6 +17,25 @@ def test_the_nearest_name_whatever_its_case() -> None:
     meant = {"vgg16": "VGG16", "RESNET_50": "ResNet50", "MobilNetV2": "MobileNetV2", "Mse": "mse", "MSEE": "MSE"}
     assert {word: nearest(word, MODELS) for word in meant} == {w: f"Did you mean {m!r}?" for w, m in meant.items()}
     assert nearest("nothing", ["demo", "tests", "notes", "points"]) == ""
+
+
+def test_each_surface_names_the_places_of_a_problem_in_its_own_words() -> None:
+    output = ArgumentPlace("output=…", "--run-folder DIR")
+
+    def option(place: Place) -> str | Place:
+        return place.option if isinstance(place, ArgumentPlace) else {"spec.data.predict": "RECORDS"}[place.path]
+
+    # The user's own text keeps what looks like an argument or a field.
+    folder = InvalidSpec("runs/x", "'output=…'", next_step=("Choose another: ", output, "."))
+    records = InvalidSpec("spec.data.predict: gs://b/x", "not spec.data.predict", expected="records")
+    assert str(folder) == "runs/x: 'output=…'. Choose another: output=…."
+    assert records.place == FieldPlace("spec.data.predict")
+    both = InvalidJobFile([Mistake("", None, folder), Mistake("job.yaml", 3, records)]).renamed(option)
+    assert str(both).splitlines() == [
+        "runs/x: 'output=…'. Choose another: --run-folder DIR.",
+        "job.yaml:3: RECORDS: gs://b/x: not spec.data.predict; expected records",
+    ]
+    assert str(InvalidSpec("spec.data.train", "missing").at("spec.job.data.train")) == "spec.job.data.train: missing"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.reason)

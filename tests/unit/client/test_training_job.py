@@ -15,7 +15,7 @@ import mptraining
 from mptraining.cluster.submit import check
 from mptraining.local.job import LocalJob, run_local
 from mptraining.local.run import Machine
-from mptraining.training_job import TrainingJob, in_python, job_document
+from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.spec import JobSpec
@@ -123,9 +123,9 @@ def test_rules_between_sections_name_python_arguments() -> None:
     assert refused.value.where.startswith("spec.")
     with pytest.raises(InvalidSpec, match=rf"^{refused.value.where.removeprefix('spec.')}: "):
         mptraining.submit(job)
-    nested = InvalidSpec("spec.training.batchSize.global", "3")
-    assert in_python(nested, job).where == "training.batch_size.global_"
-    assert in_python(nested, {}) is nested
+    for written, name in ((job, "training.batch_size.global_"), ({}, "spec.training.batchSize.global")):
+        with pytest.raises(InvalidSpec, match=rf"^{name}: 3$"), arguments_named(written):
+            raise InvalidSpec("spec.training.batchSize.global", "3")
 
 
 def test_a_local_run_takes_it_and_gives_the_job(tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:

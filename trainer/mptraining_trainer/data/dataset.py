@@ -230,10 +230,7 @@ def in_field(field: str) -> Iterator[None]:
     try:
         yield
     except (InvalidData, StorageUnavailable) as problem:
-        where = f"{field}: {problem.where}"
-        raise type(problem)(
-            where, problem.found, expected=problem.expected, next_step=problem.next_step
-        ) from problem.__cause__
+        raise problem.at(f"{field}: {problem.where}") from problem.__cause__
 
 
 class SkippedRecords:

@@ -165,10 +165,9 @@ def test_next_steps_are_flags_here_and_arguments_in_python(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     done = mptj("list")
-    assert "Give a kubeconfig (KUBECONFIG, --context …)" in done.stderr
-    assert "(--gke …, PROJECT/LOCATION/CLUSTER)" in done.stderr
+    assert "Give a kubeconfig (KUBECONFIG, --context), or the name of a cluster on GKE: --gke" in done.stderr
     assert "Cluster(" not in done.stderr
-    with pytest.raises(NoCluster, match=r"cluster=mptraining\.Cluster\(context=…\)\), or name a GKE"):
+    with pytest.raises(NoCluster, match=r"cluster=mptraining\.Cluster\(context=…\)\), or the name"):
         connect(Cluster())
 
 

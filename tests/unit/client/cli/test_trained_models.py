@@ -16,7 +16,7 @@ from mptraining.local import run as local_run
 from mptraining.prediction_job import job_name, prediction_document
 from mptraining.runs import History, Run
 from mptraining_api import run_folder
-from mptraining_api.problems import InvalidData, InvalidSpec
+from mptraining_api.problems import FieldPlace, InvalidData, InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.rules.check import violations
@@ -87,13 +87,13 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
 def test_an_error_of_a_prediction_names_the_argument_of_the_command(
     here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
-    def run_local(*_: Any, error: Callable[[str], None], **__: Any) -> int:
-        error("InvalidData: spec.data.predict: no file test-*. See spec.program.prediction.key.")
+    def run_local(*_: Any, named: Callable[[FieldPlace], object], **__: Any) -> int:
+        fields = ("spec.data.predict[0]", "spec.program.prediction.key", "spec.output.uri")
+        assert [str(named(FieldPlace(field))) for field in fields] == ["RECORDS", "--key", "spec.output.uri"]
         return 2
 
     monkeypatch.setattr(local_run, "run_local", run_local)
-    refused = mptj(*PREDICT)
-    assert (refused.returncode, refused.stderr) == (2, "mptj: InvalidData: RECORDS: no file test-*. See --key.\n")
+    assert mptj(*PREDICT).returncode == 2
     assert "--weights: 'best'; expected equal or score" in mptj("ensemble", "a", "b", "--weights", "best").stderr
 
 

@@ -56,6 +56,14 @@ def test_the_last_line_ends_with_one_mark(message: str, mark: str) -> None:
     assert text_of(end, code=2) == FinalText((), f"InvalidData: {message}{mark}")
 
 
+def test_the_field_of_a_message_has_the_users_name() -> None:
+    summary, end = RunSummary(), GangEnd((End(0, 2, signalled=False),), None)
+    about = {"reason": "InvalidData", "exit_code": 2, "message": "spec.data.predict: no spec.data.predict"}
+    summary.add(0, Finished(**about, field="spec.data.predict", **COMMON))
+    said = final_text(summary, end, verdict(end), command="", folder="", named=lambda _: "RECORDS").error
+    assert said == "InvalidData: RECORDS: no spec.data.predict."
+
+
 @pytest.mark.parametrize(
     ("figures", "beginning", "said"),
     [
