@@ -6,6 +6,7 @@ Records 0 to 299 come in index order, 20 a step, so that record 150 is in step 8
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,9 +151,11 @@ def test_a_batch_that_causes_nan_is_skipped_and_nothing_else_changes(start: Star
     assert (last.precision, last.recoveries, last.skipped_steps) == ("float32", 1, 1)
     assert last.gradient_norm > 0
     assert done.result.gradient_norm == last.gradient_norm
-    assert done.notices["StepSkipped"].startswith(
-        f"step 8 is skipped: {'gradients' if keras == 'Keras3' else 'loss or moving statistics'} of replica 1 are "
-        "infinite or NaN (examples 140 to 159 of pass 1: records 140, 141, 142, "
+    # Where a fused ReLU turns NaN into 0, the loss is finite and the gradients are not; it depends on the CPU.
+    assert re.match(
+        r"step 8 is skipped: (gradients|loss or moving statistics) of replica 1 are "
+        r"infinite or NaN \(examples 140 to 159 of pass 1: records 140, 141, 142, ",
+        done.notices["StepSkipped"],
     )
 
 
@@ -272,7 +275,7 @@ def test_when_nothing_helps_the_run_has_diverged(start: Start) -> None:
     assert done.outcome == outcomes.DIVERGED
     assert len(done.ways_back) == 1
     assert "steps in a row" in done.message
-    assert "gradients of replica 0" in done.notices["StepSkipped"]
+    assert "of replica 0 are infinite or NaN" in done.notices["StepSkipped"]
 
 
 FORWARD, BACKWARD = "loss or moving statistics of replica 0 are ", "gradients of replica 0 are "
@@ -281,8 +284,8 @@ FORWARD, BACKWARD = "loss or moving statistics of replica 0 are ", "gradients of
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        # A product that is fused with ReLU turns NaN into 0 on a CPU.
-        ({"poisoned": {BAD: np.nan}}, BACKWARD),
+        # Without ReLU: a product that is fused with it turns NaN into 0 on some CPUs, and keeps NaN on others.
+        ({"kind": "smooth", "poisoned": {BAD: np.nan}}, FORWARD),
         ({"kind": "root", "poisoned": {BAD: 0.0}}, BACKWARD),
         ({"kind": "overflow", "poisoned": {BAD: 100.0}}, FORWARD),
         ({"entry": "build_with_loss", "poisoned": {BAD: 0.0}}, FORWARD),
