@@ -1,5 +1,4 @@
-"""A short chaos run without containers: killed operators, a restarted API server, cut watches, wrong clocks, deleted
-pods.
+"""A short chaos run without containers: killed operators, a restarted API server, cut watches, deleted pods.
 
 `make soak` runs much more of it. The test has servers of its own, because it stops them.
 """
@@ -29,7 +28,6 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
     assert sum(each.kind is Kind.KILL for each in ran.faults) == KILLS
     # Whether there is a pod to delete at that moment depends on the machine.
     assert {each.kind for each in ran.faults} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
-    assert any(ran.offsets), "a clock was wrong"
     children = {
         each.seen.name for step in ran.evidence.steps for each in step.changes if isinstance(each.seen, ChildSeen)
     }
