@@ -231,6 +231,8 @@ class Reflector(Source):
         # The version of the last event; empty: the watch begins with a list.
         self._watched = ""
         self._heard = 0.0
+        # Versions have gone back since the last list: the API server is silent until it reaches the one watched from.
+        self._outdated = False
         # The HTTP code of the last error, which is logged once.
         self._logged: int | None = None
         self._stopping = threading.Event()
@@ -241,6 +243,10 @@ class Reflector(Source):
         self._watched = str(self.version or "")
         self._heard = self._clock()
         self._thread.start()
+
+    def begin_again(self) -> None:
+        """Begin again with a list, at the next event or after the silence."""
+        self._outdated = True
 
     def stop(self) -> None:
         """Stop before the next event; the thread may wait for it until the API server ends the watch."""
@@ -273,15 +279,16 @@ class Reflector(Source):
 
     def watch_once(self) -> None:
         """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
-        if not self._watched:
+        if self._outdated or not self._watched:
+            self._watched = ""
             self._relist(self)
             if self.problem is not None:
                 raise self.problem
-            self._watched, self._heard = str(self.version), self._clock()
+            self._watched, self._heard, self._outdated = str(self.version), self._clock(), False
         events = self._cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
         try:
             for line in events:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._outdated:
                     return
                 self._heard = self._clock()
                 self._take(_EVENT.decode(line))
@@ -437,6 +444,8 @@ class Informer:
             self._on_known()
         if any(source.restored for source in sources):
             _log.warning("resourceVersions have gone back, as after the restore of a backup of etcd")
+            for reflector in self._reflectors:
+                reflector.begin_again()
             self._on_restored()
 
     def _report(self, source: Source) -> None:

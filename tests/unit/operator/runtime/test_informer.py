@@ -410,6 +410,20 @@ def test_after_a_minute_without_a_bookmark_the_resource_is_listed_and_a_restore_
     assert pods.restored == [True]
 
 
+def test_a_restore_that_a_list_notices_begins_the_watches_again(api: Any, clock: Clock) -> None:
+    """The API server sends nothing up to the version that was watched from, and then goes on as if nothing was."""
+    pods = Pods(api, clock, [event("ADDED", raw_pod(version=130))], [event("MODIFIED", raw_pod(version=131))], [])
+    pods.reflector.watch_once()
+    api._versions = itertools.count(60)
+    api.put(PODS, raw_pod("flowers-1-1-x", uid="pod-1", version=59))
+    pods.begin_term()
+    api.put(PODS, raw_pod("flowers-1-1-x", uid="pod-1", version=61, phase="Failed"))
+    pods.reflector.watch_once()
+    assert pods.phases["pod-1"] == "Failed"
+    assert pods.versions[0] == "100"
+    assert int(pods.versions[1]) < 130
+
+
 def test_one_object_that_cannot_be_read_stops_no_watch(
     api: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
