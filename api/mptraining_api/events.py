@@ -189,6 +189,13 @@ class SearchSpace(_Event):
     hyperparameters: tuple[Hyperparameter, ...]
 
 
+class Raised(_Event):
+    """The exception of a submitted function whose run folder is not kept: `run_folder.FunctionResult` as JSON."""
+
+    kind: Literal["Raised"] = "Raised"
+    result: str
+
+
 class Finished(_Event):
     """The process is about to exit; `reason` and `exit_code` are those of `outcomes`."""
 
@@ -217,7 +224,7 @@ class Finished(_Event):
     hand_over: Literal["Fetched", "NotFetched"] | None = None
 
 
-Event = Started | Progress | Notice | Saved | Recovered | SearchSpace | Finished
+Event = Started | Progress | Notice | Saved | Recovered | SearchSpace | Raised | Finished
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 

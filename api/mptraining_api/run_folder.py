@@ -27,6 +27,9 @@ QUARANTINE = "quarantine"
 # Of a prediction: the file, and the folder of its parts.
 PREDICTIONS = "predictions.parquet"
 PREDICTION_PARTS = "predictions"
+# The folder of what a submitted function returned or raised, and the file in it.
+FUNCTION = "function"
+FUNCTION_RESULT = "result.json"
 # State of the tuners of a script that uses KerasTuner.
 TUNER = "tuner"
 RESULT = "result.json"
@@ -93,6 +96,20 @@ class Result(Model):
     model: str | None
     # The exported step, if it is not the last one.
     best: Best | None = None
+
+
+class FunctionResult(Model):
+    """What a submitted function returned, or raised in its last attempt. `pickle` is the value or the exception, in
+    base64; None for an exception that cannot be pickled. `message` and `traceback` are those of an exception.
+    """
+
+    version: int = 1
+    attempt: int = 0
+    raised: bool
+    type: str
+    message: str = ""
+    traceback: str = ""
+    pickle: str | None
 
 
 def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
-    from mptraining.cluster.job import Job, attach
+    from mptraining.cluster.job import Job, attach, list_jobs
     from mptraining.cluster.submit import submit
     from mptraining.comparison import Comparison, compare
-    from mptraining.local.job import LocalJob, run_local
+    from mptraining.local.job import LocalJob
+    from mptraining.local.run import LocalRunner, run_local
+    from mptraining.packaging.function_result import FunctionFailed
     from mptraining.runs import History, Run, load_run
     from mptraining.sweeps.result import Sweep, sweep
     from mptraining.training_job import TrainingJob
@@ -61,12 +63,14 @@ __all__ = [
     "Export",
     "Feature",
     "Function",
+    "FunctionFailed",
     "History",
     "InitContainer",
     "Job",
     "KerasObject",
     "LearningRateScaling",
     "LocalJob",
+    "LocalRunner",
     "LossScale",
     "MLflow",
     "Machine",
@@ -90,6 +94,7 @@ __all__ = [
     "WandB",
     "attach",
     "compare",
+    "list_jobs",
     "load_run",
     "run_local",
     "submit",
@@ -104,9 +109,12 @@ _MODULE_OF = {
     "Run": "mptraining.runs",
     "load_run": "mptraining.runs",
     "LocalJob": "mptraining.local.job",
-    "run_local": "mptraining.local.job",
+    "LocalRunner": "mptraining.local.run",
+    "run_local": "mptraining.local.run",
+    "FunctionFailed": "mptraining.packaging.function_result",
     "Job": "mptraining.cluster.job",
     "attach": "mptraining.cluster.job",
+    "list_jobs": "mptraining.cluster.job",
     "Cluster": "mptraining.cluster.connection",
     "submit": "mptraining.cluster.submit",
     "Sweep": "mptraining.sweeps.result",

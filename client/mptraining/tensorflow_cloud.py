@@ -26,8 +26,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import (
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
-    from mptraining.cluster.job import Job
-    from mptraining.local.job import LocalJob
+    from mptraining.tensorflow_cloud_compat.run import TfcJob
 
 __all__ = [
     "COMMON_MACHINE_CONFIGS",
@@ -62,8 +61,8 @@ def run(
     cluster: Cluster | None = None,
     backend: Literal["cluster", "local"] | None = None,
     **kwargs: Any,
-) -> Job | LocalJob | InsideJob:
-    """Submit a program as an MPTrainingJob and return the job, which is also the dict that tensorflow-cloud returns.
+) -> TfcJob | InsideJob:
+    """Submit a program as an MPTrainingJob and return the dict that tensorflow-cloud returns, with the job as `.job`.
 
     Arguments of tensorflow-cloud:
 

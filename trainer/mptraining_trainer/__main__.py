@@ -102,7 +102,7 @@ def _train(environment: MutableMapping[str, str]) -> int:
     folder = job.output or tempfile.mkdtemp(prefix=f"{job.name}-")
     outcome = run.run(job, identity, folder, preemption, environment)
     wait = model_server.keep_seconds(job, identity, environment) if outcome == outcomes.SUCCEEDED else 0.0
-    if wait and Path(folder, run_folder.MODEL).is_dir():
+    if wait and any(Path(folder, part).is_dir() for part in (run_folder.MODEL, run_folder.FUNCTION)):
         model_server.exec_keep(folder, wait)
     _exit_process(outcome, several=job.workers > 1)
     return outcome.exit_code

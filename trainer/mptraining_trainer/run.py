@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from mptraining_trainer.checkpoints.claim import refuse_foreign_folder
 from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.export import model_server
 from mptraining_trainer.host import native_bfloat16
+from mptraining_trainer.job import function_call
 from mptraining_trainer.report.errors import report_storage_retries, to_problem, unreachable_storage_as_invalid_data
 from mptraining_trainer.report.oom_watch import OomWatch
 from mptraining_trainer.report.program_output import ProgramOutput
@@ -82,8 +83,7 @@ def run(
         _warn_about_ignored_settings(job, telemetry)
         trained = train(worker, environment)
         outcome, message, field = outcomes.SUCCEEDED, trained.message, None
-        if trained.model is not None and wait:
-            model_server.announce(telemetry, job, wait)
+        wait = _publish_returned(worker, trained, wait)
         if identity.is_chief:
             _publish_result(worker, trained, outcome, message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an outcome and the last Event
@@ -96,6 +96,7 @@ def run(
             # Storage that never answered cannot take the events either.
             telemetry.disable_output()
         outcome, message, field = _reported(problem, environment)
+        _report_exception(worker, outcome)
         # A mistake in the spec is one line; an error in the user's program or in the trainer needs its traceback.
         if environment.get(launch.DEBUG) or (outcome == outcomes.PROGRAM_FAILED and not isinstance(error, Problem)):
             sys.stderr.write(telemetry.redact(traceback.format_exc()))
@@ -117,7 +118,7 @@ def run(
         peak_memory_bytes=peak_memory_bytes(),
         precision=_policy(trained),
         recoveries=len(trained.precision_state.recoveries) if trained and trained.precision_state else None,
-        kept_seconds=wait if wait and trained is not None and trained.model is not None else None,
+        kept_seconds=wait if wait and trained is not None else None,
     )
     # Before the events, so that a warning is one of them.
     if scalars is not None:
@@ -134,6 +135,31 @@ def run(
         preempted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST)
         tracking.close(PREEMPTED_SECONDS if preempted else CLOSE_SECONDS, telemetry.now)
     return outcome
+
+
+def _publish_returned(worker: Worker, trained: TrainingResult, wait: float) -> float:
+    """Publish what a submitted function returned; return the seconds for which the folder is kept, at most `wait`."""
+    returned = function_call.outcome(worker.identity.attempt, worker.telemetry.redact)
+    if returned is not None and worker.identity.is_chief:
+        function_call.publish(returned, worker.folder)
+    if not wait or (returned is None and trained.model is None):
+        return 0.0
+    model_server.announce(worker.telemetry, worker.job, wait)
+    return wait
+
+
+def _report_exception(worker: Worker, outcome: Outcome) -> None:
+    """Keep the exception that a submitted function raised, on any worker: in the run folder, without one in the log."""
+    raised = function_call.outcome(worker.identity.attempt, worker.telemetry.redact)
+    interrupted = outcome in (outcomes.PREEMPTED, outcomes.PEER_LOST, outcomes.STOPPED_BY_USER)
+    if raised is None or not raised.raised or interrupted:
+        return
+    if worker.job.output is None:
+        worker.telemetry.emit(events.Raised, result=function_call.as_line(raised))
+    else:
+        # The storage may be what failed; the outcome is reported in any case.
+        with suppress(Problem):
+            function_call.publish(raised, worker.folder)
 
 
 def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome, str, str | None]:

@@ -36,7 +36,7 @@ def ensemble(
     """
     from mptraining.display.choice import display_here
     from mptraining.job_file.paths import absolute_path
-    from mptraining.local.run import run_local
+    from mptraining.local.run import LocalRunner
     from mptraining.runs import load_run
 
     if weights not in ("equal", "score"):
@@ -50,7 +50,7 @@ def ensemble(
     for run, value in members[:top]:
         typer.echo(f"member: {run.folder}  {monitor} {value:.6g}")
     again = shlex.join(["mptj", *sys.argv[1:]])
-    if code := run_local(here / "ensemble", document=document, display=display_here(plain=plain), again=again):
+    if code := LocalRunner(again=again).run(document, display_here(plain=plain)).exit_code:
         raise typer.Exit(code)
     metrics = load_run(folder).metrics
     for key in (key for key in metrics if f"best_member_{key}" in metrics):

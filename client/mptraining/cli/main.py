@@ -109,10 +109,11 @@ def run(
     an interrupted run.
     """
     from mptraining.display.choice import display_here
-    from mptraining.local.run import run_local
+    from mptraining.local.run import LocalRunner
 
     first = None if local else _on_this_machine(file)
-    raise typer.Exit(run_local(file, output=output, display=display_here(plain=plain), first_line=first))
+    runner = LocalRunner(output=output, first_line=first)
+    raise typer.Exit(runner.run(file, display_here(plain=plain)).exit_code)
 
 
 def _on_this_machine(file: str) -> str:

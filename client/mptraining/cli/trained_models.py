@@ -134,7 +134,7 @@ def _submit(document: dict[str, Any], cluster: Cluster, *, follow: bool, plain: 
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None:
     from mptraining.display.choice import display_here
-    from mptraining.local.run import resolve_for_machine, run_local, this_machine
+    from mptraining.local.run import LocalRunner, resolve_for_machine, this_machine
     from mptraining.prediction_job import stored_prediction
     from mptraining_api import run_folder
     from mptraining_storage import storage
@@ -149,14 +149,11 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> None
         if run_folder.difference(before, job) is not None:
             # Of a command with other arguments, such as a wrong --key.
             storage.delete_prefix(folder)
-    code = run_local(
-        path,
-        document=document,
-        display=display_here(plain=plain),
+    runner = LocalRunner(
         again=shlex.join(["mptj", *_given()]),
         named=argument,
     )
-    if code:
+    if code := runner.run(document, display_here(plain=plain)).exit_code:
         raise typer.Exit(code)
     storage.delete_prefix(folder)
     typer.echo(f"predictions: {target}")

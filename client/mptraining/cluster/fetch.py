@@ -15,13 +15,20 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from mptraining.cluster.api import ApiServer, CommandFailed, exec_output
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
-from mptraining.cluster.folder_source import FetchedFolder, FolderSource, PodFolder, StoredFolder, refuse_existing
+from mptraining.cluster.folder_source import (
+    FetchedFolder,
+    FolderSource,
+    PodFolder,
+    RemoteFile,
+    StoredFolder,
+    refuse_existing,
+)
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
 from mptraining.cluster.reader_pod import absolute_path, reader_pod, volume_of
@@ -60,31 +67,27 @@ class Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to fetch. `part` is the folder below the run folder, "." for all of it."""
+    """What to fetch. `part` is a folder below the run folder (MODEL, FUNCTION), or "." for all of it."""
 
     job: str
     uid: str
     to: Path
-    model_only: bool
+    part: str
     overwrite: bool
 
     @property
-    def part(self) -> str:
-        return run_folder.MODEL if self.model_only else "."
-
-    @property
     def what(self) -> str:
-        return "model" if self.model_only else "run folder"
+        return {run_folder.MODEL: "model", run_folder.FUNCTION: "value of its function"}.get(self.part, "run folder")
 
 
 def default_target(job: str, *, model_only: bool) -> Path:
     return Path(f"{job}-model" if model_only else job)
 
 
-def cache_folder(uid: str) -> Path:
-    """Return the local folder of the model of the job with that uid, fetched from its pod while a client waited."""
+def cache_folder(uid: str, part: str = run_folder.MODEL) -> Path:
+    """Return the local folder of a part of the job with that uid, fetched from its pod while a client waited."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root, "mptraining", "models", uid)
+    return Path(root, "mptraining", f"{part}s", uid)
 
 
 def fetch_output(
@@ -102,7 +105,7 @@ def fetch_output(
     """
     # Before a pod is created for nothing.
     refuse_existing(wanted.to, overwrite=wanted.overwrite)
-    if wanted.model_only and seen.finished and not seen.succeeded:
+    if wanted.part == run_folder.MODEL and seen.finished and not seen.succeeded:
         raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
     if storage.is_remote(output) or storage.exists(storage.join(output, run_folder.JOB)):
         return fetch_stored(output, wanted, display)
@@ -118,7 +121,7 @@ def fetch_stored(uri: str, wanted: Wanted, display: TransferDisplay) -> Path:
 def fetch_cached(wanted: Wanted, display: TransferDisplay) -> Path:
     """Copy the model that a client fetched while it waited. Raises ClusterProblem if there is none, or no more."""
     here = cache_folder(wanted.uid)
-    if here.exists() and wanted.model_only:
+    if here.exists() and wanted.part == run_folder.MODEL:
         return _transfer(StoredFolder(str(here)), wanted, display)
     if here.exists():
         found, step = (
@@ -134,14 +137,19 @@ def fetch_cached(wanted: Wanted, display: TransferDisplay) -> Path:
 def fetch_kept(server: ApiServer, wanted: Wanted, display: TransferDisplay, *, seconds: float = 0.0) -> Path:
     """Fetch from worker 0, which keeps the run folder of a job without output.uri; it may end then.
 
-    `seconds` is the time to wait until it serves the folder. Raises StillTraining if it keeps none.
+    The value of its function goes into the cache, since it is gone with the pod; without a model it alone is fetched.
+    `seconds` is the time to wait until worker 0 serves the folder. Raises StillTraining if it keeps none.
     """
+    cache = cache_folder(wanted.uid, run_folder.FUNCTION)
+    value = replace(wanted, to=cache, part=run_folder.FUNCTION, overwrite=True)
     pod = worker_zero(server, wanted.uid)
     while True:
         if pod is None:
             raise _still_training(wanted)
         try:
-            folder = _transfer(PodFolder(server, pod.name, wanted.part), wanted, display)
+            kept = [part for part in (value, wanted) if _files(PodFolder(server, pod.name, part.part))]
+            for part in kept or [wanted]:
+                folder = _transfer(PodFolder(server, pod.name, part.part), part, display)
             break
         except CommandFailed as problem:
             if "none is kept here" not in str(problem):
@@ -219,14 +227,9 @@ def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
 
 def _transfer(source: FolderSource, wanted: Wanted, display: TransferDisplay) -> Path:
     """Copy the files of `source` to the target."""
-    try:
-        files = source.files()
-    except CommandFailed as problem:
-        if "no such folder" not in str(problem):
-            raise
-        files = []
+    files = _files(source)
     if not files:
-        step = f"It is written at the end of training: mptj status {wanted.job}" if wanted.model_only else ""
+        step = "" if wanted.part == "." else f"It is written at the end of training: mptj status {wanted.job}"
         raise ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)
     with FetchedFolder(wanted.to, overwrite=wanted.overwrite) as folder:
         display.total(sum(file.size for file in files))
@@ -238,6 +241,16 @@ def _transfer(source: FolderSource, wanted: Wanted, display: TransferDisplay) ->
             names = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
             display.say(f"note: {len(left)} files changed while they were fetched and are not in it: {names}")
         return folder.publish()
+
+
+def _files(source: FolderSource) -> list[RemoteFile]:
+    """Return the files of `source`; none if there is no such folder."""
+    try:
+        return source.files()
+    except CommandFailed as problem:
+        if "no such folder" not in str(problem):
+            raise
+        return []
 
 
 def _pause(seconds: float) -> None:

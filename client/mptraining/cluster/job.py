@@ -18,9 +18,11 @@ from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_view import JobView, reason_text, view, with_status
 from mptraining.display.html import card
 from mptraining.display.text import Display
-from mptraining_api import run_folder
+from mptraining_api import events, run_folder
+from mptraining_api.events import Raised
 from mptraining_api.kubernetes_api import CONFIG_MAPS, EVENTS, JOBS, Raw
 from mptraining_api.problems import Problem
+from mptraining_api.run_folder import FunctionResult
 from mptraining_api.status import Attempt, config_map_name
 
 if TYPE_CHECKING:
@@ -79,8 +81,8 @@ def _read(document: Mapping[str, Any]) -> ClusterEvent:
 MODEL_SECONDS = 30.0
 
 
-class Job(dict[str, str | None]):
-    """One MPTrainingJob. Also the dict that `tensorflow_cloud.run` returns, with `job_id` and `docker_image`.
+class Job:
+    """One MPTrainingJob; two are equal if they are the same object of the API server, by its uid.
 
     It caches no state of the job: every method queries the API server, and raises ClusterProblem if that fails.
     """
@@ -88,14 +90,19 @@ class Job(dict[str, str | None]):
     def __init__(
         self, server: ApiServer, document: Raw, *, cluster: Cluster = HERE, warnings: Sequence[str] = ()
     ) -> None:
-        metadata, spec = document["metadata"], document.get("spec") or {}
-        super().__init__(job_id=metadata["name"], docker_image=(spec.get("podTemplate") or {}).get("image"))
+        metadata = document["metadata"]
         self.name: str = metadata["name"]
         self.namespace: str = metadata.get("namespace") or server.namespace
         self.uid: str = metadata["uid"]
         self.cluster = cluster
         self.warnings = tuple(warnings)
         self.server = server.in_namespace(self.namespace)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.uid == other.uid
+
+    def __hash__(self) -> int:
+        return hash(self.uid)
 
     def __repr__(self) -> str:
         return f"<Job {self.namespace}/{self.name}>"
@@ -180,6 +187,54 @@ class Job(dict[str, str | None]):
         except KeyboardInterrupt:
             shown.say(self._detached())
             return self.status()
+
+    def result(self, timeout: float | None = None, *, display: Display | None = None) -> Any:
+        """Wait for the end like `wait`; return the value of the job's function, or raise the function's exception.
+
+        The value is unpickled, which runs code that the run folder names: use it for run folders that you trust. The
+        exception has the traceback of the job as a note; FunctionFailed replaces one that cannot be unpickled here.
+
+        Raises StillRunning after `timeout` seconds or KeyboardInterrupt, and ClusterProblem if the job failed
+        otherwise, or if its program is no function.
+        """
+        from mptraining.cluster.wait import StillRunning
+        from mptraining.packaging.function_result import value_of
+
+        seen = self.wait(timeout, display=display)
+        if not seen.finished:
+            raise StillRunning(self.name, f"still {seen.phase}")
+        stored = self._function_result(seen)
+        if stored is not None and stored.raised != seen.succeeded:
+            return value_of(stored)
+        found, step = f"the function did not return: {reason_text(seen)}", self.server.command("logs", self.name)
+        if seen.succeeded:
+            found = "there is no value: its program is no function, or the pod that kept the value no longer exists"
+            step = "Submit the function again with output='gs://…'"
+        raise ClusterProblem(self.name, found, next_step=step)
+
+    def _function_result(self, seen: JobView) -> FunctionResult | None:
+        """Return what the function returned, or raised in the last attempt; None if nothing is left of it."""
+        from mptraining.cluster import fetch
+        from mptraining.packaging import function_result
+
+        here, output = fetch.cache_folder(self.uid, run_folder.FUNCTION), self.run_folder
+        if output is None and not here.exists():
+            pods = logs.select_pods(logs.pods(self.server, self.uid), attempt=None, worker=None)
+            lines = (text for pod in pods if pod.started for text in logs.log_lines(self.server, pod))
+            raised = next((event for event in map(events.parse, lines) if isinstance(event, Raised)), None)
+            return FunctionResult.read(raised.result) if raised is not None else None
+        if output is not None:
+            wanted = self._wanted(here, run_folder.FUNCTION, overwrite=True)
+            try:
+                fetch.fetch_output(self.server, seen, output, wanted, fetch.Quiet(print), clock=time.monotonic)
+            except ClusterProblem:
+                if seen.succeeded:
+                    raise
+                # It failed before or beside the function; the reason is in the status.
+                return None
+        found = function_result.read(str(here))
+        old = found is not None and found.raised and found.attempt != seen.status.current_attempt
+        return None if old else found
 
     def follow(self, display: Display, *, timeout: float | None = None, fetch: bool = False) -> JobView:
         """Wait like `wait`, on that display, but raise KeyboardInterrupt, and fetch the model only with `fetch`."""
@@ -284,7 +339,7 @@ class Job(dict[str, str | None]):
         from mptraining.cluster import fetch
 
         seen, shown = self.status(), fetch.Quiet(print)
-        wanted = self._wanted(folder, model_only=True, overwrite=True)
+        wanted = self._wanted(folder, run_folder.MODEL, overwrite=True)
         if not seen.finished and self.run_folder is None:
             if fetch.cache_folder(self.uid).exists():
                 return fetch.fetch_cached(wanted, shown)
@@ -312,7 +367,8 @@ class Job(dict[str, str | None]):
         from mptraining.cluster import fetch
         from mptraining.display.transfer import transfer_here
 
-        wanted = self._wanted(to, model_only=model_only, overwrite=overwrite)
+        target = fetch.default_target(self.name, model_only=model_only) if to is None else to
+        wanted = self._wanted(target, run_folder.MODEL if model_only else ".", overwrite=overwrite)
         seen, output = self.status(), self.run_folder
         with nullcontext(display) if display is not None else transfer_here() as shown:
             if output is not None:
@@ -322,26 +378,25 @@ class Job(dict[str, str | None]):
                 return fetch.fetch_cached(wanted, shown)
             return fetch.fetch_kept(self.server, wanted, shown)
 
-    def _wanted(self, to: str | Path | None, *, model_only: bool, overwrite: bool) -> Wanted:
-        from mptraining.cluster.fetch import Wanted, default_target
+    def _wanted(self, to: str | Path, part: str, *, overwrite: bool) -> Wanted:
+        from mptraining.cluster.fetch import Wanted
 
-        target = default_target(self.name, model_only=model_only) if to is None else Path(to)
-        return Wanted(self.name, self.uid, target, model_only, overwrite)
+        return Wanted(self.name, self.uid, Path(to), part, overwrite)
 
     def _fetch_while_waiting(self, display: Display) -> None:
         """Fetch the model to the cache while `wait` runs, when worker 0 reports that it keeps the model."""
         from mptraining.cluster import fetch
 
         here = fetch.cache_folder(self.uid)
-        if here.exists():
+        if here.exists() or fetch.cache_folder(self.uid, run_folder.FUNCTION).exists():
             return
-        wanted = self._wanted(here, model_only=True, overwrite=True)
+        wanted = self._wanted(here, run_folder.MODEL, overwrite=True)
         try:
-            fetch.fetch_kept(self.server, wanted, fetch.Quiet(display.say), seconds=MODEL_SECONDS)
+            fetched = fetch.fetch_kept(self.server, wanted, fetch.Quiet(display.say), seconds=MODEL_SECONDS)
         except Problem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
-            display.say(f"fetched the model, as there is no run folder: {here}")
+            display.say(f"fetched the model, as there is no run folder: {fetched}")
 
     def _must_have_succeeded(self, seen: JobView) -> None:
         if seen.finished and not seen.succeeded:
@@ -352,3 +407,14 @@ def attach(name: str, cluster: Cluster = HERE) -> Job:
     """Return the existing job of that name. Raises NotFound."""
     server = connect(cluster)
     return Job(server, server.get(JOBS, name), cluster=cluster)
+
+
+def list_jobs(cluster: Cluster = HERE, *, all_namespaces: bool = False) -> list[Job]:
+    """Return the jobs of the cluster's namespace, or of all namespaces, the oldest first."""
+
+    def age(document: Raw) -> tuple[str, str]:
+        return str(document["metadata"].get("creationTimestamp")), str(document["metadata"]["name"])
+
+    server = connect(cluster)
+    documents = sorted(server.items(JOBS, everywhere=all_namespaces), key=age)
+    return [Job(server, document, cluster=cluster) for document in documents]

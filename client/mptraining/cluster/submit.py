@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, absent_accelerator, current_machine
 from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
+from mptraining.packaging.program import function_arguments_named, function_job
 from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
@@ -115,23 +116,37 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
 
 
 def submit(
-    document: TrainingJob | Mapping[str, object],
+    job: TrainingJob | Mapping[str, object] | Callable[..., Any],
     *,
     package: Package | None = None,
     cluster: Cluster = HERE,
     archives: str | None = None,
+    **function: Any,
 ) -> Job:
-    """Create the MPTrainingJob that `document` describes and return without waiting.
+    """Create the MPTrainingJob that `job` describes and return without waiting.
 
-    `document` is a TrainingJob, or the mapping that a job file holds.
+    `job` is a TrainingJob, the mapping that a job file holds, or a function of a module or a notebook's cell, which
+    the job calls: `Job.result` returns its value. The arguments of a function are `args` and `kwargs` (literals of
+    Python), `accelerator` (a type, or a mapping such as {"type": "t4", "countPerWorker": 4}; default: cpu), `workers`,
+    `name` (default: the function's, with a random suffix), `output` (the run folder), `folder` (packaged instead of
+    the function's own), `requirements` (a file of pip's) and `spec` (any other fields of the job, which win). The
+    function trains by `fit` as a script does, with the job's strategy and precision; with several workers each calls
+    it, and the value is that of worker 0.
+
     `package` becomes its `spec.source`: a ConfigMap that the job owns, or an archive in the folder `archives`
     (gs://…; default: below the job's output.uri). With `metadata.generateName` the API server generates the name.
 
     Raises InvalidSpec before anything is sent, and ClusterProblem if the cluster rejects the job. In that case the
     ConfigMap is deleted; an uploaded archive stays, named by its content.
     """
-    with arguments_named(document):
-        checked = check(job_document(document))
+    if callable(job):
+        with function_arguments_named():
+            document, package = function_job(job, **function)
+            return submit(document, package=package, cluster=cluster, archives=archives)
+    if function:
+        raise TypeError(f"submit() takes {next(iter(function))!r} for a function alone")
+    with arguments_named(job):
+        checked = check(job_document(job))
     server = connect(cluster)
     body = checked.document
     namespace = body["metadata"].setdefault("namespace", server.namespace)

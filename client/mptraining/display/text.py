@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol, TextIO, runtime_checkable
 
-from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, SearchSpace, Started
+from mptraining_api.events import Event, Finished, Notice, Progress, Raised, Recovered, Saved, SearchSpace, Started
 from mptraining_api.outputs.scalars import is_new_validation, of_validation
 from mptraining_api.resolved_job import ResolvedJob
 
@@ -186,7 +186,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
     """Return the event as plain lines; `before` is the previous Progress event shown.
 
     Finished has none, because `mptraining.local.outcome.final_text` and `mptraining.cluster.wait.final_lines` report
-    it, and Inspected and SearchSpace have none, because those who asked for them report them.
+    it, and SearchSpace and Raised have none, because those who asked for them report them.
     """
     match event:
         case Started():
@@ -220,7 +220,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
         case Recovered():
             back = f"recovered: back from step {event.from_step} to {event.to_step} under {event.precision}"
             return [f"{back}: {event.message}"]
-        case SearchSpace() | Finished():
+        case SearchSpace() | Raised() | Finished():
             return []
 
 

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-from mptraining.display.text import Display
-from mptraining.job_file.paths import absolute_path
-from mptraining.local import run as local_run
+from mptraining.packaging import function_result
 from mptraining.runs import History, Run, load_run
-from mptraining.training_job import TrainingJob, arguments_named, job_document
-from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
+from mptraining_api import run_folder
+from mptraining_api.problems import InvalidData, InvalidProgram, Problem
+from mptraining_storage import storage
 
 
-class LocalJob(dict[str, str | None]):
-    """A finished local job: its run folder, and the dict that tensorflow-cloud returns.
+class LocalJob:
+    """A local job that has ended, also in another process: `LocalJob(name, run_folder)`.
 
     It has the methods of the cluster's `Job` that programs use.
+
+    `exit_code` is 0 if the job is finished (also if it already was), a worker's own code if one failed, and 128 plus
+    the signal number if the run was interrupted or a worker was killed.
     """
 
-    def __init__(self, name: str, folder: str) -> None:
-        super().__init__(job_id=name, docker_image=None)
+    def __init__(self, name: str, folder: str, exit_code: int = 0) -> None:
         self.name = name
         self.run_folder = folder
+        self.exit_code = exit_code
 
     def __repr__(self) -> str:
-        return f"<LocalJob {self.name} in {self.run_folder}>"
+        failed = f", exit code {self.exit_code}" if self.exit_code else ""
+        return f"<LocalJob {self.name} in {self.run_folder}{failed}>"
 
     def _repr_html_(self) -> str:
         return self.run()._repr_html_()
@@ -69,64 +70,29 @@ class LocalJob(dict[str, str | None]):
         from mptraining.cluster.trained_model import load_model
 
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            wanted = Wanted(self.name, "", Path(scratch, "model"), model_only=True, overwrite=False)
+            wanted = Wanted(self.name, "", Path(scratch, "model"), part=run_folder.MODEL, overwrite=False)
             return load_model(fetch_stored(self.run_folder, wanted, Quiet(print)))
 
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the value of the job's function, or raise the exception that the function raised.
 
-@overload
-def run_local(job: str | Path, *, output: str | None = None, display: Display | None = None, **options: Any) -> int: ...
-
-
-@overload
-def run_local(
-    job: TrainingJob | Mapping[str, Any], *, output: str | None = None, display: Display | None = None, **options: Any
-) -> LocalJob: ...
-
-
-def run_local(
-    job: str | Path | TrainingJob | Mapping[str, Any],
-    *,
-    output: str | None = None,
-    display: Display | None = None,
-    **options: Any,
-) -> int | LocalJob:
-    """Train a job in processes of this machine, to its end.
-
-    A job file gives an exit code for a shell: 0 if the job is finished, a worker's own code if one failed, and 128 plus
-    the signal number after an interrupt. A TrainingJob, or the mapping that a job file holds, gives the finished job.
-    Its relative paths and its program are below the current folder.
-
-    `output` is the run folder (default: the job's own, else `runs/<name>`), `display` shows the run (default: the one
-    of this notebook or terminal). `options` are further arguments of `mptraining.local.run.run_local`.
-
-    Raises Problem before any process starts, and InvalidProgram if the training of an object failed.
-    """
-    if isinstance(job, str | Path):
-        return local_run.run_local(job, output=output, display=display, **options)
-    document = {"apiVersion": API_VERSION, "kind": KIND, **job_document(job)}
-    here = Path.cwd()
-    with arguments_named(job):
-        code = local_run.run_local(
-            here / "job.yaml",
-            document=document,
-            output=output,
-            display=display,
-            **{"again": "the same call of run_local", **options},
-        )
-    # It has no mistakes: it was trained.
-    parsed = MPTrainingJob.parse(document)
-    name = parsed.metadata.name
-    given = output or (parsed.spec.output.uri if parsed.spec.output else str(Path("runs", name)))
-    folder = absolute_path(given, here)
-    if code:
-        raise failed(name, folder, code)
-    return LocalJob(name, folder)
+        It is unpickled, which runs code that the run folder names: use it for run folders that you trust. Raises
+        InvalidProgram if the job failed otherwise, and InvalidData if its program is no function.
+        """
+        del timeout
+        stored = function_result.read(storage.join(self.run_folder, run_folder.FUNCTION))
+        if stored is not None and (stored.raised or not self.exit_code):
+            return function_result.value_of(stored)
+        if self.exit_code:
+            raise failed(self)
+        raise InvalidData(self.name, "its program is no function, and returns no value")
 
 
-def failed(name: str, folder: str, exit_code: int) -> Problem:
+def failed(job: LocalJob) -> Problem:
     """Return the problem of a local job that ended with an exit code other than 0."""
-    if exit_code == 128 + signal.SIGINT:
-        return InvalidProgram(name, "stopped by you", next_step="The same call resumes it from its last checkpoint.")
-    return InvalidProgram(
-        "the job", f"ended with exit code {exit_code}", next_step=f"See the lines above; its files are in {folder}."
-    )
+    if job.exit_code == 128 + signal.SIGINT:
+        return InvalidProgram(
+            job.name, "stopped by you", next_step="The same call resumes it from its last checkpoint."
+        )
+    found, step = f"ended with exit code {job.exit_code}", f"See the lines above; its files are in {job.run_folder}."
+    return InvalidProgram("the job", found, next_step=step)

@@ -1,4 +1,4 @@
-"""Local run of one job (`mptj run FILE`) with the processes, environment and run folder of a run on a cluster.
+"""Local run of one job with the processes, environment and run folder of a run on a cluster.
 
 The module makes paths absolute, resolves the job for this machine's accelerators, decides the attempt from the run
 folder, and starts one process per worker.
@@ -18,8 +18,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -30,8 +31,12 @@ from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
 from mptraining.job_file.check import check_document, check_job_file
 from mptraining.job_file.paths import absolute_path, source_folder, with_absolute_paths, with_output
+from mptraining.local.job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
+from mptraining.packaging.package import Package
+from mptraining.packaging.program import function_arguments_named, function_job
+from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
 from mptraining_api.launch import (
@@ -47,12 +52,12 @@ from mptraining_api.launch import (
 )
 from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
-from mptraining_api.problems import ArgumentPlace, InvalidProgram, Place, ResumeRefused
+from mptraining_api.problems import ArgumentPlace, InvalidProgram, InvalidSpec, Place, ResumeRefused
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolved_job import ResolvedJob, ResolvedTraining
 from mptraining_api.run_folder import Result, parse_events_name
-from mptraining_api.spec import MPTrainingJob
+from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.status import format_time
 
 if TYPE_CHECKING:
@@ -73,12 +78,46 @@ class Machine:
         return (kind == "gpu" and not self.gpu) or (kind == "tpu" and not self.tpu)
 
 
-def this_machine() -> Machine:
-    """Detect accelerators from device files in /dev and /proc; loads no driver."""
+def this_machine(environment: Mapping[str, str] = os.environ) -> Machine:
+    """Detect the accelerators that a process with that environment may use, from device files; loads no driver."""
+    driver = Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists()
     return Machine(
-        gpu=Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists(),
+        gpu=driver and visible_gpus(environment) != [],
         tpu=any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*")),
     )
+
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str] | None:
+    """Return the ids of the NVIDIA GPUs that CUDA_VISIBLE_DEVICES permits, else of all, by the driver's files.
+
+    None if neither tells them.
+    """
+    given = environment.get(VISIBLE_GPUS)
+    if given is not None:
+        # CUDA ignores what follows an invalid id.
+        return list(takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, given.split(","))))
+    try:
+        return [str(index) for index in range(len(os.listdir("/proc/driver/nvidia/gpus")))]  # noqa: PTH208 - names alone
+    except OSError:
+        return None
+
+
+def gpus_of_workers(job: ResolvedJob, environment: Mapping[str, str]) -> list[str | None]:
+    """Return CUDA_VISIBLE_DEVICES of each worker: workers on one machine must not share GPUs. None leaves it as it is.
+
+    Raises InvalidSpec if the machine shows too few GPUs.
+    """
+    if job.accelerator.kind != "gpu" or job.workers == 1:
+        return [None] * job.workers
+    each = job.accelerator.count_per_worker
+    needed = job.workers * each
+    gpus = visible_gpus(environment)
+    if gpus is not None and len(gpus) < needed:
+        found = f"{job.workers} workers need {needed} GPUs, and this machine shows {len(gpus)}"
+        variable = f" ({VISIBLE_GPUS}={environment[VISIBLE_GPUS]})" if VISIBLE_GPUS in environment else ""
+        raise InvalidSpec("spec.workers", f"{found}{variable}", expected=f"at most {len(gpus) // each}")
+    ids = gpus or [str(index) for index in range(needed)]
+    return [",".join(ids[index * each : (index + 1) * each]) for index in range(job.workers)]
 
 
 def latest_attempt(names: list[str]) -> int:
@@ -118,25 +157,19 @@ def inherited_environment(job: ResolvedJob, environment: Mapping[str, str]) -> d
 
 
 def worker_environment(
-    launch: Launch, index: int, *, inherited: dict[str, str], incarnation: str, folder: Path, gpus: int | None
+    launch: Launch, index: int, *, inherited: dict[str, str], incarnation: str, folder: Path, gpus: str | None
 ) -> dict[str, str]:
-    """Return the environment of worker `index`.
-
-    `gpus` is the number of GPUs per worker if there are several workers, since workers on one machine must not share
-    GPUs; None for one worker, or without GPUs. They are those that the inherited environment makes visible.
-    """
+    """Return the environment of worker `index`; `gpus` is its CUDA_VISIBLE_DEVICES, None for the inherited one."""
     # A local run is watched: frequent progress moves the bar and gives a run of seconds enough points for its curves.
     environment = {PROGRESS_SECONDS: "0.5"} | inherited | launch.environment
-    # `run_local` keeps the workers' output: it also reads that of C++ code, of child processes and of a crash.
+    # The local run keeps the workers' output: it also reads that of C++ code, of child processes and of a crash.
     environment |= {INDEX: str(index), INCARNATION: incarnation, SOURCE_FOLDER: str(folder), OUTPUT_KEPT: "1"}
     if len(launch.hosts) > 1:
         # gRPC between two workers of one machine hangs if it goes through an HTTP proxy.
         environment["no_grpc_proxy"] = ",".join(filter(None, [inherited.get("no_grpc_proxy"), "127.0.0.1"]))
         environment["no_proxy"] = ",".join(filter(None, [inherited.get("no_proxy"), "127.0.0.1"]))
     if gpus is not None:
-        given = inherited.get(VISIBLE_GPUS)
-        visible = given.split(",") if given else [str(each) for each in range((index + 1) * gpus)]
-        environment[VISIBLE_GPUS] = ",".join(visible[index * gpus : (index + 1) * gpus])
+        environment[VISIBLE_GPUS] = gpus
     return environment
 
 
@@ -150,118 +183,208 @@ _PORTS = range(12_000, 30_000)
 
 
 def run_local(
-    path: str | Path,
+    job: str | Path | TrainingJob | Mapping[str, Any] | Callable[..., Any],
     *,
     output: str | None = None,
     display: Display | None = None,
-    command: Sequence[str] = TRAINER,
-    timeouts: Timeouts | None = None,
-    machine: Machine | None = None,
-    incarnation: Callable[[], str] = lambda: str(uuid.uuid4()),
-    now: Callable[[], float] = time.time,
-    again: str | None = None,
-    shown: Callable[[str], str] = str,
-    document: Mapping[str, Any] | None = None,
-    first_line: str | None = None,
-    signals: list[int] | None = None,
-    environment: Mapping[str, str] | None = None,
-    error: Callable[[str], None] | None = None,
-    named: Callable[[Place], str | Place] = lambda place: place,
-) -> int:
-    """Train the job in the file at `path` and return the exit code for a shell.
+    **options: Any,
+) -> LocalJob:
+    """Train a job in processes of this machine, to its end.
 
-    With `document`, an MPTrainingJob as a mapping, that job is trained; of `path` only the folder counts, in which its
-    relative paths begin.
+    `job` is the file of a job, a TrainingJob, the mapping that a job file holds, or a function, which is called by the
+    trainer as `mptraining.submit` describes; the `options` of a function are `args`, `kwargs`, `accelerator`,
+    `workers`, `name`, `folder`, `requirements` and `spec`. Relative paths and the program of a job that is no file are
+    below the current folder. `output` is the run folder (default: the job's own, else `runs/<name>`), `display` shows
+    the run (default: the one of this notebook or terminal).
 
-    The exit code is 0 if the job is finished (also if it already was), a worker's own code if one failed, and 128 plus
-    the signal number if the run was interrupted or a worker was killed. `output` overrides the job's run folder,
-    `command` is the command of each worker, `incarnation` identifies this launch. `again` is the command that resumes
-    the run, if it is not `mptj run` with this file; `shown` transforms lines of the workers before they are displayed;
-    `first_line` is displayed first, once the job is known to have no mistakes. In a thread, `signals` gets the signals
-    that the main thread receives (`run_gang`). `environment` is added to the workers' environment. `error` gets the
-    line about a failure, which is otherwise printed on standard error; `named` is the user's name of a field in it.
-
-    Raises Problem before any process starts: InvalidSpec, InvalidProgram if TensorFlow is not installed, ResumeRefused
-    if the run folder belongs to another job.
+    Raises Problem before any process starts, and InvalidProgram if the training failed; what a function raised,
+    `LocalJob.result` raises.
     """
-    display = display or display_here()
-    resolved, notes = resolve_for_machine(
-        Path(path), document=document, output=output, machine=machine or this_machine()
-    )
-    again = again or shlex.join(["mptj", "run", str(path), *(["--output", output] if output else [])])
-    attempt = _attempt(resolved, display)
-    if attempt is None:
-        return 0
-    if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
-        step = "Install it with: pip install 'mptraining[trainer-cpu]'"
-        raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+    runner = LocalRunner(output=output)
+    if callable(job):
+        with function_arguments_named():
+            document, package = function_job(job, **options)
+            again = f"run_local({job.__name__}, name={document['metadata']['name']!r})"
+            return replace(runner, again=again).run(document, display, package=package)
+    if options:
+        raise TypeError(f"run_local() takes {next(iter(options))!r} for a function alone")
+    trained = runner.run(job, display)
+    if trained.exit_code:
+        raise failed(trained)
+    return trained
 
-    folder = _relative_path(resolved.output or "", Path.cwd())
-    first = [] if first_line is None else [first_line]
-    for text in [*first, *(f"note: {note}" for note in notes), *header(resolved, folder=folder)]:
-        display.say(text)
-    summary = RunSummary()
-    debug, launched = bool(os.environ.get(DEBUG)), incarnation()
-    kept = _kept_output(resolved, attempt, launched, display)
 
-    def on_line(worker: int, stream: Stream, text: str) -> None:
-        text = shown(text)
-        event = events.parse(text) if stream == "stdout" else None
-        if event is None:
-            kept[worker].add(f"{text}\n")
-            if debug or not is_noise(stream, text, needs_gpu=resolved.accelerator.kind == "gpu"):
-                display.line(worker, stream, text)
-        else:
-            summary.add(worker, event)
-            display.event(worker, event)
+@dataclass(frozen=True)
+class LocalRunner:
+    """Runner of jobs on this machine.
 
-    show_waiting(display, "starting TensorFlow…")
-    stops: list[int] = []
+    `output` overrides the job's run folder. `folder` is that of the relative paths and the program of a mapping
+    (default: the current one). `command` is the command of each worker, `machine` what this machine has
+    (default: as it is detected), `incarnation` identifies a launch. `again` is the call or command that resumes the
+    run; `first_line` is displayed first, once the job is known to have no mistakes. In a thread, `signals` gets the
+    signals that the main thread receives (`run_gang`). `environment` is added to the workers' environment. `error` gets
+    the line about a failure, which is otherwise printed on standard error; `named` is the user's name of a field in it.
+    """
 
-    def on_stop(number: int) -> float | None:
-        stops.append(number)
-        if len(stops) > 1:
+    output: str | None = None
+    folder: Path | None = None
+    command: Sequence[str] = TRAINER
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    machine: Machine | None = None
+    incarnation: Callable[[], str] = lambda: str(uuid.uuid4())
+    clock: Callable[[], float] = time.time
+    again: str | None = None
+    first_line: str | None = None
+    signals: list[int] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    error: Callable[[str], None] = lambda text: print(wrapped(f"mptj: {text}", sys.stderr), file=sys.stderr)
+    named: Callable[[Place], str | Place] = lambda place: place
+
+    def run(
+        self,
+        job: str | Path | TrainingJob | Mapping[str, Any],
+        display: Display | None = None,
+        *,
+        package: Package | None = None,
+    ) -> LocalJob:
+        """Train the job to its end.
+
+        `package` is the source of a mapping's program. Raises Problem before any process starts: InvalidSpec,
+        InvalidProgram if TensorFlow is not installed, ResumeRefused if the run folder belongs to another job.
+        """
+        display = display or display_here()
+        if isinstance(job, str | Path):
+            again = shlex.join(["mptj", "run", str(job), *(["--run-folder", self.output] if self.output else [])])
+            return replace(self, again=self.again or again)._run(Path(job), None, display)
+        document = {"apiVersion": API_VERSION, "kind": KIND, **job_document(job)}
+        runner = replace(self, again=self.again or "the same call of run_local")
+        with arguments_named(job):
+            if package is None:
+                return runner._run((self.folder or Path.cwd()) / "job.yaml", document, display)
+            return runner._run_package(document, package, display)
+
+    def _run_package(self, document: Mapping[str, Any], package: Package, display: Display) -> LocalJob:
+        """Run the job with its package unpacked as in a pod; messages name the user's files, not the copies."""
+        spec, name = document["spec"], str(document["metadata"]["name"])
+        output = self.output or (spec.get("output") or {}).get("uri") or str(Path("runs", name))
+        if package.requirements is not None:
+            display.say(
+                f"note: {package.requirements} is not installed here: the job takes this environment's packages"
+            )
+        with tempfile.TemporaryDirectory(prefix="mptraining-source-") as scratch:
+            package.unpack(Path(scratch, "source"))
+            body = {**document, "spec": {**spec, "source": package.source(config_map=name)}}
+            runner = replace(self, output=absolute_path(output, Path.cwd()))
+            return runner._run(Path(scratch, "job.yaml"), body, display, hidden=f"{scratch}/source/")
+
+    def _run(self, path: Path, document: Mapping[str, Any] | None, display: Display, *, hidden: str = "") -> LocalJob:
+        """Train the job in the file at `path`, or `document`, whose relative paths begin in the folder of `path`.
+
+        `hidden` is removed from the workers' lines.
+        """
+        machine = self.machine or this_machine({**os.environ, **self.environment})
+        resolved, notes = resolve_for_machine(path, document=document, output=self.output, machine=machine)
+        code = self._train(resolved, notes, path.absolute().parent, display, hidden)
+        assert resolved.output is not None
+        return LocalJob(resolved.name, resolved.output, code)
+
+    def _train(self, resolved: ResolvedJob, notes: list[str], origin: Path, display: Display, hidden: str) -> int:
+        """Start the workers of the next attempt and return the exit code when they have ended."""
+        attempt = _attempt(resolved, display)
+        if attempt is None:
+            return 0
+        if tuple(self.command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
+            step = "Install it with: pip install 'mptraining[trainer-cpu]'"
+            raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+        again, gpus = self.again or "", gpus_of_workers(resolved, {**os.environ, **self.environment})
+
+        folder = _relative_path(resolved.output or "", Path.cwd())
+        for text in [
+            *filter(None, [self.first_line]),
+            *(f"note: {note}" for note in notes),
+            *header(resolved, folder=folder),
+        ]:
+            display.say(text)
+        summary = RunSummary()
+        debug, incarnation = bool(os.environ.get(DEBUG)), self.incarnation()
+        kept = _kept_output(resolved, attempt, incarnation, display)
+
+        def on_line(worker: int, stream: Stream, text: str) -> None:
+            text = text.replace(hidden, "") if hidden else text
+            event = events.parse(text) if stream == "stdout" else None
+            if event is None:
+                kept[worker].add(f"{text}\n")
+                if debug or not is_noise(stream, text, needs_gpu=resolved.accelerator.kind == "gpu"):
+                    display.line(worker, stream, text)
+            else:
+                summary.add(worker, event)
+                display.event(worker, event)
+
+        show_waiting(display, "starting TensorFlow…")
+        stops: list[int] = []
+
+        def on_stop(number: int) -> float | None:
+            stops.append(number)
+            if len(stops) > 1:
+                return None
+            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            if number == signal.SIGINT:
+                stopped_by_user.touch()
+            if not summary.started:
+                display.say(f"{name}: stopping; training has not begun, and there is nothing to save")
+                return STOP_BEFORE_TRAINING
+            display.say(f"{name}: saving and stopping; a second signal stops it at once")
             return None
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        if number == signal.SIGINT:
-            stopped_by_user.touch()
-        if not summary.started:
-            display.say(f"{name}: stopping; training has not begun, and there is nothing to save")
-            return STOP_BEFORE_TRAINING
-        display.say(f"{name}: saving and stopping; a second signal stops it at once")
-        return None
 
-    with ExitStack() as stack:
-        stack.enter_context(_before_workers(display, again))
-        stack.callback(display.close)
-        for log in kept:
-            log.start()
-            stack.callback(log.close)
-        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
-        stopped_by_user = temporary / "stopped-by-user"
-        workers = _workers(
-            resolved,
-            Path(path),
-            temporary / run_folder.JOB,
+        with ExitStack() as stack:
+            stack.enter_context(_before_workers(display, again))
+            stack.callback(display.close)
+            for log in kept:
+                log.start()
+                stack.callback(log.close)
+            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mptj-")))
+            stopped_by_user = temporary / "stopped-by-user"
+            workers = self._workers(
+                resolved, source_folder(resolved, origin), temporary / run_folder.JOB, attempt, incarnation, gpus
+            )
+            stop_file = {STOPPED_BY_USER_FILE: str(stopped_by_user)}
+            workers = [replace(worker, environment={**worker.environment, **stop_file}) for worker in workers]
+            end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=self.timeouts, signals=self.signals)
+        decided = verdict(with_missing_reports(end, summary.finished))
+        final = final_text(summary, end, decided, command=again, folder=folder, named=self.named)
+        for text in final.output:
+            display.say(text)
+        if final.error is not None:
+            self.error(final.error)
+        return decided.exit_code
+
+    def _workers(
+        self,
+        job: ResolvedJob,
+        source: Path,
+        job_file: Path,
+        attempt: int,
+        incarnation: str,
+        gpus: Sequence[str | None],
+    ) -> list[Worker]:
+        """Write the job file of the attempt and return its workers."""
+        launched = launch(
+            job,
+            hosts=[f"127.0.0.1:{port}" for port in _free_ports(job.workers)],
+            job_path=str(job_file),
             attempt=attempt,
-            command=command,
-            incarnation=launched,
-            created=format_time(now()),
-            stopped_by_user=stopped_by_user,
-            inherited=os.environ | (environment or {}),
+            command=self.command,
+            job_created=format_time(self.clock()),
         )
-        end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=timeouts or Timeouts(), signals=signals)
-    decided = verdict(with_missing_reports(end, summary.finished))
-    final = final_text(summary, end, decided, command=again, folder=folder, named=named)
-    for text in final.output:
-        display.say(text)
-    if final.error is not None:
-        (error or _print_error)(final.error)
-    return decided.exit_code
+        job_file.write_text(launched.job_file, encoding="utf-8")
+        inherited = inherited_environment(job, {**os.environ, **self.environment})
 
+        def environment(index: int) -> dict[str, str]:
+            return worker_environment(
+                launched, index, inherited=inherited, incarnation=incarnation, folder=source, gpus=gpus[index]
+            )
 
-def _print_error(text: str) -> None:
-    print(wrapped(f"mptj: {text}", sys.stderr), file=sys.stderr)
+        return [Worker(index, launched.command, environment(index)) for index in range(job.workers)]
 
 
 @contextmanager
@@ -361,40 +484,6 @@ def _stored(content: bytes, kind: type[M]) -> M | None:
         return kind.read(content)
     except ValidationError:
         return None
-
-
-def _workers(
-    job: ResolvedJob,
-    path: Path,
-    job_file: Path,
-    *,
-    attempt: int,
-    command: Sequence[str],
-    incarnation: str,
-    created: str,
-    stopped_by_user: Path,
-    inherited: Mapping[str, str],
-) -> list[Worker]:
-    hosts = [f"127.0.0.1:{port}" for port in _free_ports(job.workers)]
-    launched = launch(job, hosts=hosts, job_path=str(job_file), attempt=attempt, command=command, job_created=created)
-    job_file.write_text(launched.job_file, encoding="utf-8")
-    shares_gpus = job.accelerator.kind == "gpu" and job.workers > 1
-    return [
-        Worker(
-            index,
-            launched.command,
-            worker_environment(
-                launched,
-                index,
-                inherited=inherited_environment(job, inherited),
-                incarnation=incarnation,
-                folder=source_folder(job, path.absolute().parent),
-                gpus=job.accelerator.count_per_worker if shares_gpus else None,
-            )
-            | {STOPPED_BY_USER_FILE: str(stopped_by_user)},
-        )
-        for index in range(job.workers)
-    ]
 
 
 def _free_ports(count: int) -> list[int]:

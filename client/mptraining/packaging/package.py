@@ -90,6 +90,14 @@ class Package:
             raise too_large_problem(self)
         return {ARCHIVE_KEY: base64.b64encode(self.archive).decode()}
 
+    def unpack(self, folder: Path) -> None:
+        """Write the files below `folder`, as the trainer unpacks the archive."""
+        for file in self.files:
+            place = folder / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(file.content)
+            place.chmod(0o755 if file.executable else 0o644)
+
     @property
     def object_name(self) -> str:
         """Return the name of the archive in a bucket, which is its SHA-256."""

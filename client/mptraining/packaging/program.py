@@ -12,17 +12,24 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from mptraining.packaging.functions import check_function_name, extract_function
+from mptraining.packaging.keras_choice import with_keras
 from mptraining.packaging.notebooks import Notebook, ipython_shell, notebook_to_program, read_notebook, running_notebook
 from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, build_package, read_file, read_folder
 from mptraining.packaging.requirements import FILE_OPTIONS, without_never_installed
-from mptraining_api.problems import InvalidProgram, nearest
-from mptraining_api.programs.source_text import parse_source
+from mptraining_api.accelerators import canonical_name
+from mptraining_api.model import Model
+from mptraining_api.problems import InvalidProgram, Problem, nearest
+from mptraining_api.programs.source_text import imported_modules
+from mptraining_api.spec import API_VERSION, KIND
 
 
 def imported_files(text: str, folder: Path) -> list[SourceFile]:
@@ -55,22 +62,14 @@ def _module(name: str, folder: Path) -> list[SourceFile]:
 
 def _imported(text: str) -> Iterator[str]:
     """Yield the top-level names of the imported modules; nothing if `text` is not valid Python."""
-    try:
-        tree = parse_source(text)
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree) if tree else ():
-        match node:
-            case ast.Import():
-                for alias in node.names:
-                    yield alias.name.partition(".")[0]
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module.partition(".")[0]
+    return (name.partition(".")[0] for name in imported_modules(text))
 
 
 # The generated file that merges the user's requirements file with a notebook's pip commands.
 REQUIREMENTS = "requirements-of-the-job.txt"
 NOTEBOOK_MODULE = "notebook_program"
+# Pod names append attempt, index and a random suffix to the job's name (`mptraining_api.spec.JOB_NAME`).
+_MOST_LETTERS = 50
 
 
 def ship_file(
@@ -126,18 +125,121 @@ def ship_entry_point(
     return _packed(files, _function(entry_point, arguments), root, requirements, (), notes)
 
 
+# The script that calls a function. In the processes that the function starts, nothing is called.
+_CALL = """\
+if __name__ == "__main__":
+    from mptraining_trainer.job.function_call import returning
+
+    with returning() as returned:
+        from {module} import {name}
+
+        returned.value = {name}({arguments})
+"""
+
+
+def function_job(
+    function: Callable[..., Any],
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    accelerator: str | Model | Mapping[str, Any] = "cpu",
+    workers: int | None = None,
+    name: str | None = None,
+    output: str | None = None,
+    folder: str | None = None,
+    requirements: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], Package]:
+    """Return the job that calls the function, and its package; prints notes on the package. Raises Problem.
+
+    The arguments are those of `mptraining.submit`.
+    """
+    shipped = ship_function(
+        function,
+        folder=Path(folder) if folder is not None else None,
+        requirements=Path(requirements) if requirements is not None else None,
+        call=", ".join(
+            [*map(_source_of, args), *(f"{key}={_source_of(value)}" for key, value in (kwargs or {}).items())]
+        ),
+    )
+    machine = accelerator.to_document() if isinstance(accelerator, Model) else accelerator
+    decided = {
+        "accelerator": {"type": canonical_name(machine)} if isinstance(machine, str) else dict(machine),
+        **({} if workers is None else {"workers": workers}),
+        "program": dict(shipped.program),
+        **({} if output is None else {"output": {"uri": output}}),
+    }
+    metadata = {"name": name or job_name(function.__name__, secrets.token_hex(3))}
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": merge(decided, spec or {})}
+    document, package, about_keras = with_keras(document, shipped)
+    for note in (*package.notes, *about_keras):
+        print(f"note: {note}")
+    return document, package
+
+
+# The arguments of a function's job by the fields that they fill.
+_ARGUMENTS = {
+    "metadata.name": "name",
+    "spec.accelerator.type": "accelerator",
+    "spec.workers": "workers",
+    "spec.output.uri": "output",
+}
+
+
+@contextmanager
+def function_arguments_named() -> Iterator[None]:
+    """In the block, name the fields of a function's job by the arguments of `function_job` in the problems raised."""
+    try:
+        yield
+    except Problem as problem:
+        raise problem.renamed(lambda place: _ARGUMENTS.get(str(place), place)) from None
+
+
+def _source_of(value: object) -> str:
+    """Return an argument as Python source. Raises InvalidProgram for one that is no literal."""
+    text = repr(value)
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if ast.literal_eval(text) == value:
+            return text
+    step = "Give numbers, texts, lists, tuples and mappings, and make other objects in the function."
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    raise InvalidProgram(
+        "args", f"{shown} of type {type(value).__name__}", expected="literals of Python", next_step=step
+    )
+
+
+def job_name(stem: str, token: str) -> str:
+    """Return a DNS label from `stem` (invalid characters replaced, truncated) and the suffix `token`."""
+    words = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    if not words or not words[0].isalpha():
+        words = f"job-{words}".rstrip("-")
+    return f"{words[: _MOST_LETTERS - len(token) - 1].rstrip('-')}-{token}"
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge `over` into `base` recursively; None removes a field."""
+    result = dict(base)
+    for key, value in over.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = merge(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
 def ship_function(
     function: Callable[..., Any],
     *,
     folder: Path | None = None,
     requirements: Path | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    trains_itself: bool = False,
+    call: str | None = None,
 ) -> Package:
-    """Package a function that returns a model, or with `trains_itself` one that trains, called by a generated script.
+    """Package a function that returns a model, or with `call`, the source of its arguments, one that trains.
 
-    The package holds its source as text. Raises InvalidProgram for a lambda, a nested function, and a function of an
-    installed package.
+    The latter is called by a generated script, and its value is kept for the job's `result`. The package holds
+    the source as text. Raises InvalidProgram for a lambda, a nested function, and a function of an installed package.
     """
     check_function_name(function)
     name, module = function.__qualname__, function.__module__
@@ -154,12 +256,11 @@ def ship_function(
     else:
         root = (folder or _import_root(function)).resolve()
         files, notes = read_folder(root)
-    if not trains_itself:
-        made = _function(f"{module}:{name}", arguments)
+    if call is None:
+        made = _function(f"{module}:{name}", None)
         return _packed(files, made, root, requirements, lines, notes)
     starter = f"run_{name}.py"
-    call = f"from {module} import {name}\n\nif __name__ == '__main__':\n    {name}(**{_literal(arguments or {})})\n"
-    files.append(SourceFile.of_text(starter, call))
+    files.append(SourceFile.of_text(starter, _CALL.format(module=module, name=name, arguments=call)))
     return _packed(files, _script(starter, ()), root, requirements, lines, notes)
 
 
@@ -249,14 +350,14 @@ def _script(path: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 def _function(entry_point: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     if arguments:
-        _literal(arguments)
+        _check_json(arguments)
     return {"function": {"entryPoint": entry_point, **({"arguments": dict(arguments)} if arguments else {})}}
 
 
-def _literal(arguments: Mapping[str, Any]) -> str:
-    """Return the arguments as Python source. Raises InvalidProgram for values that the job's JSON cannot hold."""
+def _check_json(arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidProgram for arguments that the job's JSON cannot hold."""
     try:
-        return repr(json.loads(json.dumps(dict(arguments), allow_nan=False)))
+        json.dumps(dict(arguments), allow_nan=False)
     except (TypeError, ValueError) as error:
         step = "Give numbers, texts, lists and mappings, and make objects in the function."
         raise InvalidProgram("arguments", f"{error}", expected="values that JSON knows", next_step=step) from error

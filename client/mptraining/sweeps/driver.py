@@ -98,7 +98,7 @@ def on_this_machine(sweep: MPTrainingSweep, *, parallel: int, output: str) -> MP
     return sweep.model_copy(update={"spec": found})
 
 
-def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str]) -> list[Mapping[str, str]]:
+def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str] | None) -> list[Mapping[str, str]]:
     """Return the environment of each of `parallel` places for a trial, so that no two trials share a GPU.
 
     `gpus` are the ids of the GPUs that this process may use. Raises InvalidSpec if there are too few.

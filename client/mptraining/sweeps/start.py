@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path
-from mptraining.local.run import TRAINER, machine_settings, this_machine
+from mptraining.local.run import TRAINER, machine_settings, this_machine, visible_gpus
 from mptraining.runs import load_run
 from mptraining.sweeps import cost
 from mptraining.sweeps.best_job import SWEEP_FILE
@@ -19,7 +19,7 @@ from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
-from mptraining.sweeps.trial_runs import Machine, visible_gpus
+from mptraining.sweeps.trial_runs import Machine
 from mptraining.sweeps.view import SweepView, counts, one_line
 from mptraining_api.problems import InvalidProgram, Problem
 from mptraining_api.resolve.resolve import resolve

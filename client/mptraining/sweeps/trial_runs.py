@@ -6,15 +6,13 @@ leaves no run behind that its successor would start a second time.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from mptraining.local.run import VISIBLE_GPUS, run_local
+from mptraining.local.run import LocalRunner
 from mptraining.runs import load_run
 from mptraining.sweeps.folder import JobEnd, JobRecord
 from mptraining_api import outcomes
@@ -109,16 +107,15 @@ class TrialRun:
     def _train(self) -> None:
         messages: list[str] = []
         job = MPTrainingJob.parse(self.record.document)
-        code = run_local(
-            self.machine.file,
-            document=self.record.document,
-            display=self.display,
+        runner = LocalRunner(
+            folder=self.machine.file.absolute().parent,
             command=self.machine.command,
             again=_AGAIN,
             signals=self._signals,
             environment=self.environment,
             error=messages.append,
         )
+        code = runner.run(self.record.document, self.display).exit_code
         assert job.spec.output is not None
         if code == 0:
             metrics = rounded(load_run(job.spec.output.uri).metrics)
@@ -150,15 +147,3 @@ def _why(folder: str, messages: Sequence[str]) -> str:
     if found is not None and found.message:
         return f"{found.reason}: {found.message}"
     return " ".join(messages).partition(f" `{_AGAIN}`")[0]
-
-
-def visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the ids of the NVIDIA GPUs that CUDA_VISIBLE_DEVICES permits, else of all, by the driver's files."""
-    given = environment.get(VISIBLE_GPUS)
-    if given is not None:
-        # CUDA ignores what follows an invalid id.
-        return list(takewhile(lambda each: each not in ("", "-1"), map(str.strip, given.split(","))))
-    try:
-        return [str(each) for each in range(len(os.listdir("/proc/driver/nvidia/gpus")))]  # noqa: PTH208 - names alone
-    except OSError:
-        return []

@@ -1,1 +1,1 @@
-"""Implementation of `mptraining.tensorflow_cloud`: arguments, job document, local backend."""
+"""Implementation of `mptraining.tensorflow_cloud`: arguments, and the job that they describe."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -15,14 +14,12 @@ from mptraining.packaging import program
 from mptraining.packaging.keras_choice import with_keras
 from mptraining.packaging.notebooks import ipython_shell
 from mptraining.packaging.package import Package
+from mptraining.packaging.program import job_name, merge
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, RunArguments
 from mptraining_api import accelerators
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.tensorflow_cloud.machine_configs import CATALOGUE, AcceleratorType, MachineConfig
-
-# Pod names append attempt, index and a random suffix to the job's name (`mptraining_api.spec.JOB_NAME`).
-_MOST_LETTERS = 50
 
 
 def document(
@@ -52,27 +49,6 @@ def document(
     if template:
         decided["podTemplate"] = template
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": merge(decided, spec or {})}
-
-
-def job_name(stem: str, token: str) -> str:
-    """Return a DNS label from `stem` (invalid characters replaced, truncated) and the suffix `token`."""
-    words = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
-    if not words or not words[0].isalpha():
-        words = f"job-{words}".rstrip("-")
-    return f"{words[: _MOST_LETTERS - len(token) - 1].rstrip('-')}-{token}"
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `over` into `base` recursively; None removes a field."""
-    result = dict(base)
-    for key, value in over.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            result[key] = merge(result[key], value)
-        else:
-            result[key] = value
-    return result
 
 
 def _accelerator(machine: MachineConfig) -> dict[str, Any]:
@@ -186,8 +162,8 @@ def ship(
         if words:
             raise InvalidArgument("Invalid `entry_point_args` input. Expected None for a function. Received a list.")
         # With spec.data the function returns a model that the trainer trains; without it, the function trains itself.
-        alone = "data" not in target.spec
-        made = program.ship_function(entry_point, folder=root, requirements=requirements, trains_itself=alone)
+        call = "" if "data" not in target.spec else None
+        made = program.ship_function(entry_point, folder=root, requirements=requirements, call=call)
         return Shipped(made, entry_point.__name__)
     if entry_point is None and ipython_shell() is not None:
         made = program.ship_running_notebook(folder=root, requirements=requirements, arguments=words)
@@ -197,7 +173,21 @@ def ship(
     return Shipped(made, file.stem, from_itself=entry_point is None)
 
 
-def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_logs: bool) -> Job | LocalJob:
+class TfcJob(dict[str, str | None]):
+    """The dict that tensorflow-cloud returns; `job` is the job, whose attributes it has too."""
+
+    def __init__(self, job: Job | LocalJob, image: str | None) -> None:
+        super().__init__(job_id=job.name, docker_image=image)
+        self.job = job
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.job, name)
+
+    def _repr_html_(self) -> str:
+        return self.job._repr_html_()
+
+
+def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_logs: bool) -> TfcJob:
     """Start the job and print its name. Raises Problem."""
     body = document(
         arguments,
@@ -210,9 +200,8 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
     for note in (*arguments.notes, *package.notes, *about_keras):
         print(f"note: {note}")
     if target.local:
-        from mptraining.tensorflow_cloud_compat.local import train_locally
-
-        return train_locally(body, package, any_accelerator=arguments.any_machine and "accelerator" not in target.spec)
+        any_accelerator = arguments.any_machine and "accelerator" not in target.spec
+        return TfcJob(_train_here(body, package, any_accelerator=any_accelerator), None)
     from mptraining.cluster.connection import HERE
     from mptraining.cluster.submit import submit
 
@@ -222,7 +211,25 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
     for warning in job.warnings:
         print(f"advice: {warning}")
     print("Job submitted successfully.")
-    print("Your job ID is: ", job["job_id"])
+    print("Your job ID is: ", job.name)
     if stream_logs:
         job.logs(follow=True)
+    return TfcJob(job, (body["spec"].get("podTemplate") or {}).get("image"))
+
+
+def _train_here(body: dict[str, Any], package: Package, *, any_accelerator: bool) -> LocalJob:
+    """Train on this machine; `any_accelerator`: the caller asked for none, so that a machine without it takes its CPU.
+
+    Raises Problem before any process starts, and if training failed, after the output was shown.
+    """
+    from mptraining.local.job import failed
+    from mptraining.local.run import LocalRunner, this_machine
+
+    spec = body["spec"]
+    if any_accelerator and this_machine().lacks(accelerators.lookup(spec["accelerator"]["type"]).kind):
+        body = {**body, "spec": {**spec, "accelerator": {"type": "cpu"}}}
+    runner = LocalRunner(again=f"run(…, name={body['metadata']['name']!r})")
+    job = runner.run(body, package=package)
+    if job.exit_code:
+        raise failed(job)
     return job

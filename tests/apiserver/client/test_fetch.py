@@ -5,7 +5,9 @@ A process of the trainer plays each pod: exec requests run its own verbs, on a f
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 import mptraining
 from mptraining.cluster.reader_pod import READER_OF
 from mptraining_api.problems import InvalidData
+from mptraining_api.run_folder import FunctionResult
 from tests.testbed import Exit, NodeServer, Waiting
 
 CLAIM = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
@@ -48,6 +51,9 @@ def volume(tmp_path: Path) -> Path:
     (folder / "digits" / "job.txt").write_text("{}")
     (folder / "digits" / "model" / "model.json").write_text('{"name": "digits"}')
     (folder / "digits" / "model" / "weights.npz").write_bytes(os.urandom(300_000))
+    (folder / "digits" / "function").mkdir()
+    value = FunctionResult(raised=False, type="int", pickle=base64.b64encode(pickle.dumps(3)).decode())
+    (folder / "digits" / "function" / "result.json").write_text(value.to_json())
     return folder
 
 
@@ -108,6 +114,7 @@ def test_a_run_folder_on_a_claim(
         assert (folder / name).read_bytes() == (volume / "digits" / name).read_bytes()
     with pytest.raises(InvalidData, match=r"exists\. Replace it with --overwrite"):
         job.fetch(tmp_path / "got")
+    assert job.result() == 3, "by a reader pod too"
     assert sorted(path.name for path in job.save_model(tmp_path / "model").iterdir()) == ["model.json", "weights.npz"]
 
 

@@ -5,9 +5,13 @@ Logs and exec requests pass through the API server to the node, where `tests.tes
 
 from __future__ import annotations
 
+import base64
+import functools
+import importlib
 import itertools
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,7 +25,8 @@ import pytest
 import yaml
 
 import mptraining
-from mptraining_api.events import Finished, Notice, Progress, Started
+from mptraining_api.events import Finished, Notice, Progress, Raised, Started
+from mptraining_api.run_folder import FunctionResult
 from tests.testbed import Behaviour, Exit, NodeServer, Run
 from tests.testbed.mptj import Ended
 from tests.testbed.nodes.pods import Pod
@@ -292,10 +297,10 @@ def test_from_python(ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, ca
     del mptj  # the client loads it from its environment
     submitted("snake", pods_that_log(lambda pod: Exit(0, after=0.5), finished))
     job = mptraining.submit(ns.document("snake"))
-    assert (job["job_id"], job["docker_image"], dict(job)) == ("snake", None, dict(job))
     assert "No output.uri" in job.warnings[0]
     again = mptraining.attach("snake")
-    assert (repr(again), again.uid) == (f"<Job {ns.namespace}/snake>", job.uid)
+    assert (repr(again), again, len({again, job})) == (f"<Job {ns.namespace}/snake>", job, 1)
+    assert job in mptraining.list_jobs()
     seen = again.wait()
     assert (seen.succeeded, seen.exit_code) == (True, 0)
     assert [each.outcome for each in job.attempts] == ["Succeeded"]
@@ -309,6 +314,28 @@ def test_from_python(ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, ca
     assert job.run_folder is None
     with pytest.raises(mptraining.cluster.errors.ClusterProblem, match=r"the pod that kept its model no longer exists"):
         job.model()
+    with pytest.raises(mptraining.cluster.errors.ClusterProblem, match=r"snake: there is no value: its program is no"):
+        job.result()
+
+
+def test_a_function_raises_its_own_exception_from_the_log_of_a_job_without_run_folder(
+    ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del mptj
+    (tmp_path / "own.py").write_text("def train(rate): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    raised = FunctionResult(
+        raised=True, type="ValueError", pickle=base64.b64encode(pickle.dumps(ValueError(3))).decode()
+    )
+    failed = functools.partial(Finished, reason="ProgramFailed", exit_code=1, message="ValueError: 3")
+    log = pods_that_log(lambda pod: Exit(1, after=0.5), functools.partial(Raised, result=raised.to_json()), failed)
+    submitted("own", log)
+    job = mptraining.submit(importlib.import_module("own").train, args=[0.1], name="own", workers=2)
+    with pytest.raises(ValueError, match="3"):
+        job.result(300)
+    # A restarted kernel.
+    with pytest.raises(ValueError, match="3"):
+        mptraining.attach("own").result()
 
 
 def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: NodeServer, tmp_path: Path) -> None:
@@ -316,6 +343,9 @@ def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: 
     (tmp_path / "scratch" / "model").mkdir(parents=True)
     (tmp_path / "scratch" / "model" / "model.json").write_text('{"name": "kept"}')
     (tmp_path / "scratch" / "model" / "weights.npz").write_bytes(os.urandom(300_000))
+    (tmp_path / "scratch" / "function").mkdir()
+    value = FunctionResult(raised=False, type="int", pickle=base64.b64encode(pickle.dumps(3)).decode())
+    (tmp_path / "scratch" / "function" / "result.json").write_text(value.to_json())
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     waits = Notice(time=3.0, attempt=1, incarnation="x", worker=0, topic="ModelWaits", message="kept 600 s")
     ns.create("kept", lambda pod: Run(), workers=1)
@@ -352,6 +382,8 @@ def test_a_kept_model_is_fetched_from_its_pod(ns: Any, mptj: Mptj, node_server: 
     for name in ("model.json", "weights.npz"):
         assert (tmp_path / "fetched" / name).read_bytes() == (tmp_path / "scratch" / "model" / name).read_bytes()
     assert [each[3] for each in node_server.asked][-3:] == ["files", "send", "fetched"]
+    # The value came with the model, before the pod went.
+    assert mptraining.attach("kept").result() == 3
 
 
 def test_kubectl_mptj_is_the_same_program(ns: Any, mptj: Mptj) -> None:

@@ -38,11 +38,10 @@ def test_a_notebook_becomes_a_job(
     monkeypatch.setattr(
         "mptraining.cluster.submit.accelerator_warnings", lambda server, job: (f"no {job.accelerator.type} now",)
     )
-    job = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
-    assert isinstance(job, mptraining.Job)
+    job: Any = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
     assert "advice: no t4 now\n" in capsys.readouterr().out
     assert job["job_id"] == job.name
-    assert mptraining.attach(job.name).uid == job.uid
+    assert mptraining.attach(job.name) == job.job
     path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs/{job.name}"
     made = control_plane.rest.get(path)
     assert made["metadata"]["labels"] == {"team": "vision"}
@@ -66,8 +65,7 @@ def test_a_large_package_goes_into_a_bucket(here: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(storage, "exists", lambda uri: False)
     written: dict[str, bytes] = {}
     monkeypatch.setattr(storage, "write", written.__setitem__)
-    job = tfc.run("train.ipynb", docker_config=tfc.DockerConfig(image_build_bucket="builds"))
-    assert isinstance(job, mptraining.Job)
+    job: Any = tfc.run("train.ipynb", docker_config=tfc.DockerConfig(image_build_bucket="builds"))
     ((uri, archive),) = written.items()
     digest = hashlib.sha256(archive).hexdigest()
     assert uri == f"gs://builds/mptraining/source/{digest}.tgz"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 import mptraining
 from hack.cluster.images import VERSION
@@ -127,6 +129,67 @@ def test_a_script_of_a_config_map_trains_unchanged(kind: Any, tmp_path: Path, mo
     assert {"model.json", "weights.npz"} <= {path.name for path in saved.iterdir()}
     kind.finished("script")
     assert events(kind.logs("script"), "Finished")[0]["reason"] == "Succeeded"
+
+
+CELLS = """
+import mptraining
+cluster = mptraining.Cluster(kubeconfig=KUBECONFIG, namespace=NAMESPACE)
+
+class TooHigh(Exception):
+    pass
+
+def train(rate):
+    import numpy as np
+    from tensorflow import keras
+
+    if rate > 1:
+        raise TooHigh(rate)
+    x = np.ones((64, 3), "float32")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    return len(model.fit(x, x[:, :1], epochs=2, verbose=0).history["loss"])
+---
+value = mptraining.submit(train, args=[0.1], workers=2, name="function-value", cluster=cluster)
+error = mptraining.submit(train, args=[3], workers=2, name="function-error", cluster=cluster)
+---
+assert value.result(900) == 2
+try:
+    error.result(900)
+except TooHigh as raised:
+    assert raised.args == (3,) and "TooHigh: 3" in raised.__notes__[0], raised.__notes__
+else:
+    raise AssertionError
+"""
+RESTARTED = (
+    CELLS.partition("---")[0]
+    + """
+---
+assert mptraining.attach("function-value", cluster).result(900) == 2
+---
+try:
+    mptraining.attach("function-error", cluster).result(900)
+except TooHigh as raised:
+    assert raised.args == (3,)
+else:
+    raise AssertionError
+"""
+)
+
+
+def test_a_function_returns_its_value_or_raises_its_own_exception_also_after_a_restart_of_the_kernel(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Submitted by a real Jupyter kernel, on two workers, without a run folder: pods and logs keep the outcome."""
+    for name in ("IPYTHONDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    known = f"KUBECONFIG, NAMESPACE = {str(kind.kubeconfig)!r}, {kind.namespace!r}"
+    for text in (CELLS, RESTARTED):
+        cells = [nbformat.v4.new_code_cell(source) for source in (known, *text.split("---"))]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        place = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=1200, kernel_name="python3", resources=place).execute()
+    kind.finished("function-value")
+    kind.finished("function-error", "Failed")
 
 
 def test_a_missing_image_and_a_missing_config_map_are_conditions_within_a_minute(kind: Any) -> None:

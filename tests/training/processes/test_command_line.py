@@ -18,7 +18,8 @@ from mptraining_api.launch import (
     MODEL_WAITS,
     SEND_COMMAND,
 )
-from tests.testbed.attempts import PATIENCE, TWO_REPLICAS, TWO_WORKERS, Start
+from mptraining_api.run_folder import FunctionResult
+from tests.testbed.attempts import PATIENCE, TWO_REPLICAS, TWO_WORKERS, Attempt, Start
 
 
 def test_a_users_mistake_is_one_line_and_exit_code_2(start: Start) -> None:
@@ -73,3 +74,39 @@ def test_without_a_run_folder_the_chief_keeps_the_model(
         assert names <= set(tar.getnames())
     subprocess.run([sys.executable, *FETCHED_COMMAND[1:]], check=True, timeout=240)
     assert done.wait(120) == [0, 0]
+
+
+def test_without_a_run_folder_a_function_s_value_is_kept_and_its_exception_is_logged(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("tmp", "source"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    call = "with returning() as returned:\n    returned.value = 12 // int(sys.argv[1])\n"
+    imports = "import sys\nfrom mptraining_trainer.job.function_call import returning\n"
+    (tmp_path / "source" / "call.py").write_text(imports + call)
+
+    def called(by: str) -> Attempt:
+        spec = {"accelerator": {"type": "cpu"}, "output": None, "training": None}
+        program = {"script": {"path": "call.py", "arguments": [by]}}
+        return start(spec | {"program": program}, source=tmp_path / "source")
+
+    failed = called("0")
+    assert failed.wait() == [1]
+    (raised,) = failed.all(events.Raised)
+    result = FunctionResult.read(raised.result)
+    assert (result.type, result.message) == ("ZeroDivisionError", "integer division or modulo by zero")
+    assert '  File "call.py", line 4' in result.traceback
+    kept = called("4")
+    end = time.monotonic() + PATIENCE
+    while not (tmp_path / "tmp" / "mptraining-kept.json").exists():
+        assert kept.processes[0].poll() is None, kept.errors()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    sent = subprocess.run([sys.executable, *SEND_COMMAND[1:], "function"], capture_output=True, check=True, timeout=240)
+    with tarfile.open(fileobj=io.BytesIO(sent.stdout)) as tar:
+        stored = tar.extractfile("result.json")
+        assert stored is not None
+        assert FunctionResult.read(stored.read()).type == "int"
+    subprocess.run([sys.executable, *FETCHED_COMMAND[1:]], check=True, timeout=240)
+    assert kept.wait(120) == [0]

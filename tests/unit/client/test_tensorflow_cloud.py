@@ -16,7 +16,7 @@ import mptraining.tensorflow_cloud as tfc
 from mptraining import colab
 from mptraining.cluster import submit
 from mptraining.packaging import notebooks, program
-from mptraining.tensorflow_cloud_compat import local, run
+from mptraining.tensorflow_cloud_compat import run
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.tensorflow_cloud import inside_job
 
@@ -30,11 +30,11 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-class Job(dict[str, Any]):
+class Job:
     warnings = ()
 
     def __init__(self, document: Mapping[str, Any], **given: Any) -> None:
-        super().__init__(job_id=document["metadata"]["name"], docker_image=None)
+        self.name = document["metadata"]["name"]
         self.document, self.given = document, given
         self.shown = False
 
@@ -222,7 +222,9 @@ def test_an_unchanged_script_trains_here_by_one_command(
     monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
     monkeypatch.setenv(run.BACKEND, "cluster")
     made: list[Any] = []
-    monkeypatch.setattr(local, "train_locally", lambda document, package, **_: made.append((document, package)))
+    monkeypatch.setattr(
+        run, "_train_here", lambda document, package, **_: made.append((document, package)) or Job(document)
+    )
     with pytest.raises(SystemExit) as caught:
         colab.main(["--here", "project/scale.py", "--lr=1"])
     assert caught.value.code == 0
@@ -238,7 +240,7 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(local, "train_locally", lambda document, _, **__: made.append(document))
+    monkeypatch.setattr(run, "_train_here", lambda document, _, **__: made.append(document) or Job(document))
     monkeypatch.setenv(run.BACKEND, "")
     colab.run_here()
     tfc.run("train.py")

@@ -13,8 +13,7 @@ from pydantic import BaseModel
 
 import mptraining
 from mptraining.cluster.submit import check
-from mptraining.local.job import LocalJob, run_local
-from mptraining.local.run import Machine
+from mptraining.local.run import LocalRunner, Machine
 from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidProgram, InvalidSpec
@@ -139,19 +138,23 @@ def test_a_local_run_takes_it_and_gives_the_job(tmp_path: Path, stub: Any, monke
         "print(job['data']['train'], os.environ['MPTRAINING_SOURCE_FOLDER'], file=open('seen.txt', 'w'))\n"
         "finish('Succeeded', 0)"
     )
-    machine = Machine(gpu=False, tpu=False)
-    job = run_local(flowers(), command=command, machine=machine)
-    assert isinstance(job, LocalJob)
+    runner = LocalRunner(command=command, machine=Machine(gpu=False, tpu=False))
+    job = runner.run(flowers())
     assert job.run_folder == str(tmp_path / "runs" / "flowers")
     assert (tmp_path / "seen.txt").read_text().split() == [f"['{tmp_path}/records/train-*.tfrecord']", str(tmp_path)]
     # The mapping of a job file is the same.
     document = flowers().to_document()
     document["metadata"]["name"] = "roses"
-    assert run_local(document, command=command, machine=machine).name == "roses"
-    with pytest.raises(InvalidProgram, match="ended with exit code 1"):
-        run_local(flowers(), output="other", command=stub("finish('ProgramFailed', 1, 'broken')"), machine=machine)
+    assert runner.run(document).name == "roses"
+    failing = LocalRunner(command=stub("finish('ProgramFailed', 1, 'broken')"), output="other").run(flowers())
+    assert (failing.exit_code, failing.run_folder) == (1, str(tmp_path / "other"))
+    monkeypatch.setattr(LocalRunner, "run", lambda *_, **__: failing)
+    with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. See the lines above.* in {tmp_path}/other"):
+        mptraining.run_local(flowers())
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSpec, match=r"^accelerator.type: "):
-        run_local(flowers().model_copy(update={"accelerator": mptraining.Accelerator(type="gtx")}), command=command)
+        runner.run(flowers().model_copy(update={"accelerator": mptraining.Accelerator(type="gtx")}))
 
 
 def test_a_mapping_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +163,7 @@ def test_a_mapping_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, mon
     document["spec"]["accelerator"]["type"] = "gtx"
     document["spec"]["training"] = {"epochs": "many"}
     with pytest.raises(InvalidJobFile) as refused:
-        run_local(document, command=("false",))
+        LocalRunner(command=("false",)).run(document)
     lines = str(refused.value).splitlines()
     assert len(lines) >= 3
     # The data is missing as well.
@@ -169,5 +172,5 @@ def test_a_mapping_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, mon
     # No name, no fields, nothing but nonsense.
     for nonsense in ({}, {"metadata": 3}, {"metadata": {"name": ["a"]}, "spec": []}):
         with pytest.raises(InvalidSpec):
-            run_local(nonsense, command=("false",))
+            LocalRunner(command=("false",)).run(nonsense)
     assert not (tmp_path / "runs").exists()

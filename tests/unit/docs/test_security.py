@@ -17,8 +17,9 @@ _ATTACKERS = ("user", "script", "pod", "token", "record", "board of a user", "Su
 # Modules that run code that they read.
 _LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 _CALLS = {"eval", "exec"}
-# The shell of a notebook's cells runs the job's own program; an export reads back the archive that it wrote.
-_RUNS_THE_PROGRAM = {"notebook_shell.py", "float32_model.py"}
+# The shell of a notebook's cells runs the job's own program; an export reads back the archive that it wrote; a user who
+# asks for the value of a function trusts the run folder of their job.
+_RUNS_THE_PROGRAM = {"notebook_shell.py", "float32_model.py", "function_call.py", "function_result.py"}
 
 
 def threats() -> Iterator[tuple[str, list[str]]]:

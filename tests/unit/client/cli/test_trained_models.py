@@ -13,6 +13,8 @@ import yaml
 
 from mptraining.cli.ensemble import choose, job_document
 from mptraining.local import run as local_run
+from mptraining.local.job import LocalJob
+from mptraining.local.run import LocalRunner
 from mptraining.prediction_job import job_name, prediction_document
 from mptraining.runs import History, Run
 from mptraining_api import run_folder
@@ -40,7 +42,7 @@ class FakeRun:
         self.metrics = metrics
         self.jobs: list[MPTrainingJob] = []
 
-    def __call__(self, path: Path, *, document: dict[str, Any], **_: Any) -> int:
+    def __call__(self, document: dict[str, Any], display: object) -> LocalJob:
         job = MPTrainingJob.parse(document)
         self.jobs.append(job)
         result = run_of("p", **self.metrics).result
@@ -49,7 +51,7 @@ class FakeRun:
         (folder / "job.json").write_text(resolve(job, ClusterSettings()).to_json())
         if self.code == 0:
             (folder / "result.json").write_text(result.to_json())
-        return self.code
+        return LocalJob(job.metadata.name, str(folder), self.code)
 
 
 Mptj = Callable[..., Any]
@@ -66,7 +68,7 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
     here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     fake = FakeRun(loss=0.25)
-    monkeypatch.setattr(local_run, "run_local", fake)
+    monkeypatch.setattr(LocalRunner, "run", fake)
 
     done = mptj("predict", "runs/flowers", "test-*", "--to", "p.parquet", "--evaluate", "--skip-bad", "3")
     (job,) = fake.jobs
@@ -87,12 +89,12 @@ def test_a_prediction_is_a_job_whose_run_folder_is_deleted_at_the_end(
 def test_an_error_of_a_prediction_names_the_argument_of_the_command(
     here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
-    def run_local(*_: Any, named: Callable[[FieldPlace], object], **__: Any) -> int:
+    def run(runner: LocalRunner, *_: object) -> LocalJob:
         fields = ("spec.data.predict[0]", "spec.program.prediction.key", "spec.output.uri")
-        assert [str(named(FieldPlace(field))) for field in fields] == ["RECORDS", "--key", "spec.output.uri"]
-        return 2
+        assert [str(runner.named(FieldPlace(field))) for field in fields] == ["RECORDS", "--key", "spec.output.uri"]
+        return LocalJob("p", "p", 2)
 
-    monkeypatch.setattr(local_run, "run_local", run_local)
+    monkeypatch.setattr(LocalRunner, "run", run)
     assert mptj(*PREDICT).returncode == 2
     assert "--weights: 'best'; expected equal or score" in mptj("ensemble", "a", "b", "--weights", "best").stderr
 
@@ -128,13 +130,13 @@ def test_a_mistake_of_the_job_file_names_its_field(here: Path, mptj: Mptj) -> No
 def test_a_prediction_that_failed_keeps_its_parts_and_its_exit_code(
     here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
-    monkeypatch.setattr(local_run, "run_local", FakeRun(code=130))
+    monkeypatch.setattr(LocalRunner, "run", FakeRun(code=130))
     assert mptj(*PREDICT).returncode == 130
     assert (here / "p.parquet.run").is_dir()
     # The run folder of a training is never deleted.
     training = run_of("flowers").job
     (here / "p.parquet.run" / "job.json").write_text(training.to_json())
-    monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 2)
+    monkeypatch.setattr(LocalRunner, "run", lambda *_: LocalJob("p", "p", 2))
     assert mptj(*PREDICT).returncode == 2
     assert (here / "p.parquet.run" / "job.json").exists()
 
@@ -143,7 +145,7 @@ def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
     here: Path, monkeypatch: pytest.MonkeyPatch, mptj: Mptj
 ) -> None:
     # The trainer has claimed the folder when it refuses a key that records lack.
-    monkeypatch.setattr(local_run, "run_local", FakeRun(code=2))
+    monkeypatch.setattr(LocalRunner, "run", FakeRun(code=2))
     (here / "test-0").touch()
     wrong = (*PREDICT, "--batch-size", "8")
     assert mptj(*wrong, "--key", "identity").returncode == 2
@@ -152,19 +154,19 @@ def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
     part.touch()
     seen: list[bool] = []
 
-    def refuses_foreign_folders(path: Path, *, document: dict[str, Any], **_: Any) -> int:
+    def refuses_foreign_folders(_: LocalRunner, document: dict[str, Any], __: object) -> LocalJob:
         # As the local run and the trainer do before they start.
         folder = Path(document["spec"]["output"]["uri"])
         job, _notes = local_run.resolve_for_machine(
-            path, document=document, output=None, machine=local_run.this_machine()
+            here / "predict", document=document, output=None, machine=local_run.this_machine()
         )
         seen.append(part.exists())
         stored = folder / "job.json"
         if stored.exists():
             assert run_folder.difference(ResolvedJob.read(stored.read_bytes()), job) is None
-        return 1
+        return LocalJob("p", "p", 1)
 
-    monkeypatch.setattr(local_run, "run_local", refuses_foreign_folders)
+    monkeypatch.setattr(LocalRunner, "run", refuses_foreign_folders)
     assert mptj(*wrong, "--key", "identity").returncode == 1
     assert mptj(*wrong, "--key", "id").returncode == 1
     assert seen == [True, False]
@@ -204,7 +206,7 @@ def test_an_ensemble_shows_its_members_and_compares_itself_with_the_best(
         (here / name / "job.json").write_text(run.job.to_json())
         (here / name / "result.json").write_text(run.result.to_json())
     fake = FakeRun(val_loss=0.05, best_member_val_loss=0.1)
-    monkeypatch.setattr(local_run, "run_local", fake)
+    monkeypatch.setattr(LocalRunner, "run", fake)
 
     printed = mptj("ensemble", "a", "b", "c", "--top", "2", "--weights", "score").stdout
     (job,) = fake.jobs

@@ -46,8 +46,15 @@ class Folder:
             raise Unreachable("here", "the API server does not answer")
 
 
+class Training(Folder):
+    """A source in a pod that still trains."""
+
+    def files(self) -> list[RemoteFile]:
+        raise CommandFailed("pod", "error: folder: none is kept here; expected worker 0 after a success")
+
+
 def wanted(to: Path, *, model_only: bool = False) -> Wanted:
-    return Wanted("digits", "uid", to, model_only, overwrite=False)
+    return Wanted("digits", "uid", to, "model" if model_only else ".", overwrite=False)
 
 
 @pytest.fixture
@@ -56,11 +63,15 @@ def said() -> list[str]:
     return []
 
 
-def use(monkeypatch: pytest.MonkeyPatch, source: Any, pod: WorkerPod | None = POD) -> list[tuple[str, str]]:
-    """Let pods serve `source`; return which pods and folders are read."""
+def use(
+    monkeypatch: pytest.MonkeyPatch, source: Any, pod: WorkerPod | None = POD, *, value: Sequence[RemoteFile] = ()
+) -> list[tuple[str, str]]:
+    """Let pods serve `source`, and the files `value` of a function; return which pods and folders are read."""
     read: list[tuple[str, str]] = []
 
     def folder(server: Any, name: str, path: str) -> Any:
+        if path == "function" and not isinstance(source, Training):
+            return Folder(files=value)
         read.append((name, path))
         return source
 
@@ -91,9 +102,20 @@ def test_the_model_alone(tmp_path: Path, said: list[str], monkeypatch: pytest.Mo
     read = use(monkeypatch, Folder())
     kept(tmp_path / "m", said.append, model_only=True)
     kept(tmp_path / "all", said.append)
-    assert read == [("digits-1-0-x", "model"), ("digits-1-0-x", ".")]
+    assert list(dict.fromkeys(read)) == [("digits-1-0-x", "model"), ("digits-1-0-x", ".")]
     targets = [default_target("digits", model_only=each) for each in (True, False)]
     assert targets == [Path("digits-model"), Path("digits")]
+
+
+@pytest.mark.parametrize("model", [FILES, []])
+def test_the_value_of_a_function_is_cached_before_the_pod_ends(
+    model: list[RemoteFile], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    use(monkeypatch, Folder(files=model), value=[RemoteFile("result.json", 1, "1")])
+    value = fetch.cache_folder("uid", "function")
+    assert kept(tmp_path / "m", said.append, model_only=True) == (tmp_path / "m" if model else value)
+    assert (value / "result.json").read_text() == "x"
 
 
 def test_files_that_change_meanwhile_are_named(
@@ -112,10 +134,6 @@ def test_files_that_change_meanwhile_are_named(
 def test_a_job_that_still_trains_keeps_nothing(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Training(Folder):
-        def files(self) -> list[RemoteFile]:
-            raise CommandFailed("pod", "error: folder: none is kept here; expected worker 0 after a success")
-
     for source, pod in ((Training(), POD), (Folder(), None)):
         use(monkeypatch, source, pod)
         with pytest.raises(StillTraining, match="mptj wait digits --model digits-model"):

@@ -12,7 +12,7 @@ import pytest
 
 from mptraining.job_file import data as job_data
 from mptraining.job_file.check import check_job_file
-from mptraining.local.run import run_local
+from mptraining.local.run import LocalRunner
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import Runtime
@@ -139,7 +139,7 @@ def test_a_run_with_a_mistake_leaves_no_run_folder(
     path = job_file()
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InvalidJobFile):
-        run_local(path, command=("false",))
+        LocalRunner(command=("false",)).run(path)
     assert not (tmp_path / "runs").exists()
 
 

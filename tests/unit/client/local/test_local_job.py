@@ -136,7 +136,7 @@ def test_environment_of_a_worker() -> None:
     hosts = ("127.0.0.1:1", "127.0.0.1:2")
     launch = Launch(command=("x",), environment={"MPTRAINING_ATTEMPT": "2"}, job_file="{}", hosts=hosts)
     inherited = {"HOME": "/home/ada", "no_proxy": "local"}
-    environment = worker_environment(launch, 1, inherited=inherited, incarnation="a-b", folder=HOME, gpus=2)
+    environment = worker_environment(launch, 1, inherited=inherited, incarnation="a-b", folder=HOME, gpus="2,3")
     assert environment == {
         "HOME": "/home/ada", "JOB_COMPLETION_INDEX": "1", "MPTRAINING_ATTEMPT": "2", "MPTRAINING_INCARNATION": "a-b",
         "MPTRAINING_OUTPUT_KEPT": "1", "MPTRAINING_PROGRESS_SECONDS": "0.5", "MPTRAINING_SOURCE_FOLDER": str(HOME),

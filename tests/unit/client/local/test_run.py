@@ -1,4 +1,4 @@
-"""`run_local` with real processes that print the trainer's Events."""
+"""`LocalRunner` with real processes that print the trainer's Events."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from mptraining.local import run
 from mptraining.local.outcome import Timeouts
-from mptraining.local.run import Machine, run_local
-from mptraining_api.problems import ResumeRefused
+from mptraining.local.run import LocalRunner, Machine, gpus_of_workers, this_machine, visible_gpus
+from mptraining_api.problems import InvalidSpec, ResumeRefused
+from tests.jobs import resolved_job
 
 JobFile = Callable[..., Path]
 Stub = Callable[[str], tuple[str, str]]
@@ -35,7 +36,7 @@ def test_a_run_that_succeeds(job_file: JobFile, stub: Stub, here: Path, capsys: 
     print("a word of the program's own")
     finish("Succeeded", 0, step=10, metrics={"val_accuracy": 0.9}, model="model/flowers.keras", seconds=12.0)
     """
-    assert run_local(job_file(), command=stub(code)) == 0
+    assert LocalRunner(command=stub(code)).run(job_file()).exit_code == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0] == "flowers: mlp on CPU"
@@ -60,7 +61,7 @@ def test_the_environment_of_the_workers(job_file: JobFile, stub: Stub, capsys: p
     finish("Succeeded", 0)
     """
     path = job_file(workers=2)
-    assert run_local(path, command=stub(code), incarnation=lambda: "one-uuid") == 0
+    assert LocalRunner(command=stub(code), incarnation=lambda: "one-uuid").run(path).exit_code == 0
     out = capsys.readouterr().out.splitlines()
     told = sorted(json.loads(line.partition("TOLD ")[2]) for line in out if "TOLD" in line)
     assert [line for line in out if line.startswith("[worker 1] TOLD")]
@@ -89,7 +90,7 @@ def test_tensorflows_own_messages_are_for_debugging(
     print("E0000 something that matters", file=sys.stderr, flush=True)
     finish("Succeeded", 0)
     """
-    assert run_local(job_file(), command=stub(code)) == 0
+    assert LocalRunner(command=stub(code)).run(job_file()).exit_code == 0
     out, err = capsys.readouterr()
     assert err.splitlines() == [*(noise if debug else []), "E0000 something that matters"]
     assert set(noise) <= set(out.splitlines()), "what the program itself prints stays"
@@ -98,7 +99,7 @@ def test_tensorflows_own_messages_are_for_debugging(
 def test_the_next_attempt_has_the_next_number(job_file: JobFile, stub: Stub, capsys: Capture) -> None:
     code = WRITES_FOLDER + "print('attempt', attempt); finish('ProgramFailed', 1, 'oops')"
     for _ in range(2):
-        assert run_local(job_file(), command=stub(code)) == 1
+        assert LocalRunner(command=stub(code)).run(job_file()).exit_code == 1
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("attempt")]
     assert shown == ["attempt 1", "attempt 2"]
 
@@ -120,7 +121,7 @@ def test_the_next_attempt_has_the_next_number(job_file: JobFile, stub: Stub, cap
 )  # fmt: skip
 def test_failures(job_file: JobFile, stub: Stub, capsys: Capture, code: str, exit_code: int, said: str) -> None:
     path = job_file()
-    assert run_local(path, command=stub(code)) == exit_code
+    assert LocalRunner(command=stub(code)).run(path).exit_code == exit_code
     assert capsys.readouterr().err.splitlines()[-1] == f"mptj: {said.replace('FILE', str(path))}"
 
 
@@ -130,16 +131,16 @@ def test_one_worker_fails_the_others_exit(job_file: JobFile, stub: Stub, capsys:
     finish("ProgramFailed", 1, "ValueError: bad")
     """
     # Whichever of them ends first on a busy machine: the other has time for its own end.
-    assert run_local(job_file(workers=2), command=stub(code), timeouts=Timeouts(stop=60, peers=60)) == 1
+    assert LocalRunner(command=stub(code), timeouts=Timeouts(stop=60, peers=60)).run(job_file(workers=2)).exit_code == 1
     assert "mptj: ProgramFailed: worker 1: ValueError: bad." in capsys.readouterr().err
 
 
 def test_a_folder_of_another_job_is_refused_before_anything_starts(
     job_file: JobFile, stub: Stub, tmp_path: Path
 ) -> None:
-    run_local(job_file(), command=stub(WRITES_FOLDER), output="shared")
+    LocalRunner(command=stub(WRITES_FOLDER), output="shared").run(job_file())
     with pytest.raises(ResumeRefused, match=r"metadata\.name was 'flowers' and is 'roses'"):
-        run_local(job_file(name="roses"), command=stub("open('started', 'w')"), output="shared")
+        LocalRunner(command=stub("open('started', 'w')"), output="shared").run(job_file(name="roses"))
     assert not Path("started").exists()
 
 
@@ -148,25 +149,47 @@ def test_a_finished_job_starts_nothing(job_file: JobFile, stub: Stub, run_in: Ru
     stored = json.loads((folder / "job.json").read_text())
     stored["data"]["train"] = [f"{job_file().parent}/records/train-*.tfrecord"]
     (folder / "job.json").write_text(json.dumps(stored))
-    assert run_local(job_file(epochs=5), command=stub("sys.exit(1)"), output=str(folder)) == 0
+    assert LocalRunner(command=stub("sys.exit(1)"), output=str(folder)).run(job_file(epochs=5)).exit_code == 0
     assert capsys.readouterr().out == (
         f"already finished at step 30: {folder}; delete the folder or raise spec.training.epochs "
         "(or totalSteps) to train on\n"
     )
-    assert run_local(job_file(epochs=6), command=stub("sys.exit(1)"), output=str(folder)) == 1
+    assert LocalRunner(command=stub("sys.exit(1)"), output=str(folder)).run(job_file(epochs=6)).exit_code == 1
     (folder / "job.json").write_text("{")
     with pytest.raises(ResumeRefused, match=r"job\.json: cannot be read"):
-        run_local(job_file(), command=stub("pass"), output=str(folder))
+        LocalRunner(command=stub("pass"), output=str(folder)).run(job_file())
 
 
 def test_absent_accelerators_fall_back_to_the_cpu(job_file: JobFile, stub: Stub, capsys: Capture) -> None:
     path = job_file()
     path.write_text(path.read_text().replace("{type: cpu}", "{type: t4, countPerWorker: 2}"))
     ends_early = stub("import os; os._exit(0)")
-    assert run_local(path, command=ends_early, machine=Machine(gpu=False, tpu=False)) == 1
+    assert LocalRunner(command=ends_early, machine=Machine(gpu=False, tpu=False)).run(path).exit_code == 1
     out, err = capsys.readouterr()
     assert "FellBackToCPU" in out
     assert "ProgramFailed: the trainer exited before it could report a result" in err
+
+
+@pytest.mark.parametrize(
+    ("visible", "workers", "shares"),
+    [("3,5,7,-1,1", 1, [None]), ("3,5", 2, ["3", "5"]), ("3,5,7,9", 2, ["3", "5"])],
+)
+def test_workers_share_out_the_visible_gpus(visible: str, workers: int, shares: list[str | None]) -> None:
+    job = resolved_job("a", accelerator={"type": "t4"}, workers=workers)
+    assert gpus_of_workers(job, {"CUDA_VISIBLE_DEVICES": visible}) == shares
+
+
+def test_too_few_visible_gpus_are_refused_and_hidden_ones_leave_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = resolved_job("a", accelerator={"type": "t4"}, workers=2)
+    with pytest.raises(InvalidSpec, match=r"workers: 2 workers need 2 GPUs, and .* shows 1 \(CUDA_VISIBLE_DEVICES=3\)"):
+        gpus_of_workers(job, {"CUDA_VISIBLE_DEVICES": "3"})
+    # A machine with the driver of NVIDIA.
+    monkeypatch.setattr(run.Path, "exists", lambda _: True)
+    gpus = {hidden: this_machine({"CUDA_VISIBLE_DEVICES": hidden}).gpu for hidden in ("", "-1", "3")}
+    assert gpus == {"": False, "-1": False, "3": True}
+    assert this_machine({}).gpu
+    monkeypatch.setattr(run.os, "listdir", lambda _: ["0000:01", "0000:02"])
+    assert visible_gpus({}) == ["0", "1"]
 
 
 def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
@@ -186,7 +209,7 @@ def test_the_output_of_every_worker_is_kept(job_file: JobFile, stub: Stub, here:
     os.write(2, b"the last words of C++")
     os.kill(os.getpid(), 11)
     """
-    assert run_local(job_file(workers=2), command=stub(code), incarnation=lambda: "one-uuid") == 139
+    assert LocalRunner(command=stub(code), incarnation=lambda: "one-uuid").run(job_file(workers=2)).exit_code == 139
     for worker in (0, 1):
         lines = (here / f"runs/flowers/logs/1-one-uuid-{worker}-0.log").read_text().splitlines()
         assert sorted(lines) == ["printed by a child process", f"printed by worker {worker}", "the last words of C++"]

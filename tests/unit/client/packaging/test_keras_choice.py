@@ -119,12 +119,16 @@ def test_keras_tuner_is_of_the_same_generation() -> None:
 
 
 def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    class Job(dict[str, Any]):
+    class Job:
         warnings = ()
+        name = "a"
+
+        def __init__(self, document: Any, **_: Any) -> None:
+            self.document = document
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(submit, "submit", lambda document, **_: Job(document, job_id="a"))
+    monkeypatch.setattr(submit, "submit", Job)
     Path("train.py").write_text(OLDER)
     made: Any = tfc.run("train.py")
-    assert made["spec"]["keras"] == "Legacy"
+    assert made.document["spec"]["keras"] == "Legacy"
     assert "note: keras: Legacy (tf_keras) is chosen" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+import mptraining
 from mptraining.packaging import notebooks, program
 from mptraining.packaging.notebooks import running_notebook
 from mptraining.packaging.package import Package
-from mptraining_api.problems import InvalidProgram
+from mptraining_api.problems import InvalidProgram, InvalidSpec
 
 
 @pytest.fixture
@@ -160,10 +162,18 @@ def test_a_function_of_a_module_ships_its_folder(here: Path, module: Any) -> Non
     assert paths(made) == ["other.py", "roses/model.py"]
     # One that trains is called by a script.
     train = module("tulips", "def train(rate=0.1): print(rate)").train
-    made = program.ship_function(train, trains_itself=True, arguments={"rate": 0.5})
-    assert made.program == {"script": {"path": "run_train.py"}}
+    document, made = program.function_job(train, args=[(1, None)], kwargs={"rate": 0.5}, accelerator="T4", workers=2)
+    assert re.fullmatch(r"train-[0-9a-f]{6}", document["metadata"]["name"])
+    expected = {"accelerator": {"type": "t4"}, "workers": 2, "program": {"script": {"path": "run_train.py"}}}
+    assert document["spec"] == expected
     assert "from tulips import train" in text(made, "run_train.py")
-    assert "    train(**{'rate': 0.5})\n" in text(made, "run_train.py")
+    assert "        returned.value = train((1, None), rate=0.5)\n" in text(made, "run_train.py")
+    with pytest.raises(InvalidProgram, match=r"^args: <object.*of type object; expected literals of Python\. Give"):
+        program.function_job(train, args=[object()])
+    with pytest.raises(InvalidSpec, match=r"^accelerator: unknown accelerator 't5'"):
+        mptraining.run_local(train, accelerator="t5")
+    with pytest.raises(InvalidSpec, match=r"^workers: 5000 is not valid"):
+        mptraining.submit(train, workers=5000)
     with pytest.raises(InvalidProgram, match="yaml is an installed package, which is not shipped"):
         program.ship_function(yaml.safe_load)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mptraining.local.run import visible_gpus
 from mptraining.sweeps.driver import gpus_of_slots
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep
-from mptraining.sweeps.trial_runs import visible_gpus
 from mptraining_api.problems import InvalidSpec, Problem, ResumeRefused
 from mptraining_api.sweep.spec import Parameter
 from mptraining_api.sweep.status import TrialState

@@ -1,4 +1,4 @@
-"""`backend="local"`: the package unpacked, trained by processes of this machine, its run folder returned."""
+"""A packaged program, as of `tfc.run(backend="local")`, trained by processes of this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining.local.run import Machine
+from mptraining.local.job import LocalJob
+from mptraining.local.run import LocalRunner, Machine
 from mptraining.packaging.package import SourceFile, build_package
-from mptraining.tensorflow_cloud_compat.arguments import check_arguments
-from mptraining.tensorflow_cloud_compat.local import train_locally
+from mptraining.tensorflow_cloud_compat import run
 from mptraining_api.problems import InvalidProgram
-from tests.unit.client.test_tensorflow_cloud import ARGUMENTS
 
 PROGRAM = {"script": {"path": "pkg/train.py"}}
 DOCUMENT: dict[str, Any] = {
@@ -35,10 +34,12 @@ def test_the_worker_finds_the_package(tmp_path: Path, stub: Any, monkeypatch: py
         "print(job['output'], file=open('output.txt', 'w'))\n"
         "finish('Succeeded', 0)\n"
     )
-    job = train_locally(DOCUMENT, build_package(FILES, program=PROGRAM), command=command)
+    job = LocalRunner(command=command).run(DOCUMENT, package=build_package(FILES, program=PROGRAM))
     assert (tmp_path / "found.txt").read_text() == "['pkg/train.py', 'run.sh'] True\n"
     assert (tmp_path / "output.txt").read_text().strip() == str(tmp_path / "runs" / "flowers") == job.run_folder
-    assert (job["job_id"], job["docker_image"]) == ("flowers", None)
+    made = run.TfcJob(job, None)
+    assert made == {"job_id": "flowers", "docker_image": None}
+    assert (made.job, made.run_folder) == (job, job.run_folder)
 
 
 def test_a_failure_names_the_log(
@@ -47,25 +48,23 @@ def test_a_failure_names_the_log(
     monkeypatch.chdir(tmp_path)
     document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "output": {"uri": "here"}}}
     shipped = build_package(FILES, program=PROGRAM, requirements="reqs.txt")
+    job = LocalRunner(command=stub("finish('ProgramFailed', 1, 'broken')")).run(document, package=shipped)
+    assert (job.exit_code, job.run_folder) == (1, f"{tmp_path}/here")
+    monkeypatch.setattr(LocalRunner, "run", lambda *_, **__: job)
     with pytest.raises(InvalidProgram, match=rf"ended with exit code 1. See the lines above.* in {tmp_path}/here"):
-        train_locally(document, shipped, command=stub("finish('ProgramFailed', 1, 'broken')"))
+        tfc.run(__file__, backend="local")
     assert "note: reqs.txt is not installed here" in capsys.readouterr().out
 
 
-def test_who_asks_for_no_accelerator_gets_this_machine_s(
-    tmp_path: Path, stub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_asks_for_no_accelerator_gets_this_machine_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(LocalRunner, "run", lambda _, body, **__: asked.append(body) or LocalJob("flowers", "f"))
+    monkeypatch.setattr("mptraining.local.run.this_machine", lambda: Machine(gpu=False, tpu=False))
     monkeypatch.chdir(tmp_path)
-    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "accelerator": {"type": "t4"}}}
-    package = build_package(FILES, program=PROGRAM)
-    here = Machine(gpu=False, tpu=False)
-    # `machine` is that of the choice; the run looks for itself.
-    train_locally(document, package, command=stub("finish('Succeeded', 0)"), any_accelerator=True, machine=here)
-    shown = capsys.readouterr().out
-    assert "on CPU" in shown
-    assert "T4" not in shown
-    assert not check_arguments(**ARGUMENTS | {"chief_config": tfc.COMMON_MACHINE_CONFIGS["T4_1X"]}).any_machine
-    assert check_arguments(**ARGUMENTS).any_machine
+    (tmp_path / "train.py").touch()
+    for more in ({}, {"chief_config": tfc.COMMON_MACHINE_CONFIGS["T4_1X"]}):
+        tfc.run("train.py", backend="local", **more)
+    assert [body["spec"]["accelerator"]["type"] for body in asked] == ["cpu", "t4"]
 
 
 def test_what_is_deleted_at_the_end_is_not_shown(
@@ -79,8 +78,8 @@ def test_what_is_deleted_at_the_end_is_not_shown(
         "say('Saved', step=8, uri='u', bytes=1, seconds=1.0)\n"
         "finish('ProgramFailed', 1, f'{file}:3: broken')"
     )
-    with pytest.raises(InvalidProgram):
-        train_locally(DOCUMENT, build_package(FILES, program=PROGRAM), command=command)
+    runner = LocalRunner(command=command, again="run(…, name='flowers')")
+    assert runner.run(DOCUMENT, package=build_package(FILES, program=PROGRAM)).exit_code == 1
     said = capsys.readouterr()
     assert "look at pkg/train.py:3" in said.out
     assert 'File "pkg/train.py", line 3' in said.out
