@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from mptraining.local.run import LocalRunner, run_local
     from mptraining.packaging.function_result import FunctionFailed
     from mptraining.runs import History, Run, load_run
-    from mptraining.sweeps.result import Sweep, sweep
+    from mptraining.sweeps.cluster import ClusterSweep, attach_sweep
+    from mptraining.sweeps.result import Sweep, submit_sweep, sweep
     from mptraining.training_job import TrainingJob
     from mptraining_api.outputs.fields import Checkpoint, Export, MLflow, Output, Profile, Tracking, WandB
     from mptraining_api.pods.fields import InitContainer, PodTemplate, Resources
@@ -55,6 +56,7 @@ __all__ = [
     "BatchSize",
     "Checkpoint",
     "Cluster",
+    "ClusterSweep",
     "Comparison",
     "ConfigMapSource",
     "Data",
@@ -93,11 +95,13 @@ __all__ = [
     "TrainingJob",
     "WandB",
     "attach",
+    "attach_sweep",
     "compare",
     "list_jobs",
     "load_run",
     "run_local",
     "submit",
+    "submit_sweep",
     "sweep",
 ]
 
@@ -117,7 +121,10 @@ _MODULE_OF = {
     "list_jobs": "mptraining.cluster.job",
     "Cluster": "mptraining.cluster.connection",
     "submit": "mptraining.cluster.submit",
+    "ClusterSweep": "mptraining.sweeps.cluster",
+    "attach_sweep": "mptraining.sweeps.cluster",
     "Sweep": "mptraining.sweeps.result",
+    "submit_sweep": "mptraining.sweeps.result",
     "sweep": "mptraining.sweeps.result",
 }
 # The classes of a job's sections.

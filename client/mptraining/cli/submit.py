@@ -138,7 +138,7 @@ def submit(
 
 def _submit_sweep(target: str, cluster: Cluster, *, follow: bool, dry_run: bool, output: Format | None) -> None:
     from mptraining.cli.sweep import follow_sweep
-    from mptraining.sweeps.cluster import submit_sweep
+    from mptraining.sweeps.cluster import create_sweep
     from mptraining.sweeps.sweep_file import check_sweep_file
     from mptraining_api.resolve.resolve import ClusterSettings
 
@@ -149,7 +149,7 @@ def _submit_sweep(target: str, cluster: Cluster, *, follow: bool, dry_run: bool,
         return
     for note in checked.notes:
         typer.echo(f"note: {note}", err=True)
-    sweep = submit_sweep(document, cluster)
+    sweep = create_sweep(document, cluster)
     if output is not None:
         print_documents([sweep.document()], output, many=False)
     else:

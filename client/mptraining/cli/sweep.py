@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from mptraining.sweeps.view import SweepView
 
 _RUN = "run"
-# While `mptj wait` follows a sweep: the end of --timeout is looked at between two watches, and a server that does not
-# answer is asked again after a pause.
-_SHORT_WATCH_SECONDS, _RETRY_SECONDS = 5, 5.0
 
 
 class FileOrVerb(TyperGroup):
@@ -235,33 +231,15 @@ def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> None:
 
     Exits with 130 after Ctrl-C, which does not stop the sweep; raises StillRunning after `timeout` seconds.
     """
-    from mptraining.cluster.api import WATCH_SECONDS
-    from mptraining.cluster.errors import Unreachable
-    from mptraining.cluster.wait import StillRunning
     from mptraining.sweeps import view
+    from mptraining.sweeps.display import PlainLines
 
-    again = sweep.server.command("wait", f"mpts/{sweep.name}")
-    end = None if timeout is None else time.monotonic() + timeout
-    last: SweepView | None = None
-    silent = False
-    while last is None or last.finished is None:
-        try:
-            for seen in sweep.changes(WATCH_SECONDS if timeout is None else _SHORT_WATCH_SECONDS):
-                for trial in view.newly_ended(last.trials if last is not None else (), seen.trials):
-                    typer.echo(view.trial_line(seen, trial))
-                last, silent = seen, False
-                if end is not None and time.monotonic() >= end and seen.finished is None:
-                    step = f"The sweep continues; wait again: {again}"
-                    raise StillRunning(sweep.name, f"still {seen.phase} after {timeout:g} s", next_step=step)
-        except Unreachable as problem:
-            if not silent:
-                typer.echo(f"warning: {problem} The request is retried.", err=True)
-            silent = True
-            time.sleep(_RETRY_SECONDS)
-        except KeyboardInterrupt:
-            cancel = sweep.server.command("cancel", f"mpts/{sweep.name}")
-            typer.echo(f"Detached; the sweep continues. {again}   Cancel it: {cancel}", err=True)
-            raise typer.Exit(130) from None
+    try:
+        last = sweep.follow(PlainLines(), timeout=timeout)
+    except KeyboardInterrupt:
+        again, cancel = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "cancel"))
+        typer.echo(f"Detached; the sweep continues. {again}   Cancel it: {cancel}", err=True)
+        raise typer.Exit(130) from None
     for text in view.lines(last):
         typer.echo(text)
     raise typer.Exit(0 if last.succeeded else 1)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from mptraining.cluster.api import WATCH_SECONDS, ApiServer, changes
 from mptraining.cluster.connection import HERE, Cluster, connect
-from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled
-from mptraining.sweeps.view import SweepView
+from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled, Unreachable
+from mptraining.cluster.wait import StillRunning
+from mptraining.sweeps.view import SweepView, newly_ended
 from mptraining_api.kubernetes_api import SWEEPS, Raw
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 
+if TYPE_CHECKING:
+    from mptraining.sweeps.driver import SweepDisplay
+    from mptraining.sweeps.result import Sweep
+
+# The end of a timeout is looked at between two watches, and a server that does not answer is asked again after a pause.
+_SHORT_WATCH_SECONDS, _RETRY_SECONDS = 5, 5.0
 # Prefixes of a sweep's name, as `kubectl get -o name` and `mptj list` print it.
 _KINDS = ("mptrainingsweep.mptraining.dev/", "mptrainingsweeps/", "mpts/", "sweep/")
 
@@ -29,6 +37,15 @@ class ClusterSweep:
         self.server = server
         self.name = name
         self.uid = uid
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterSweep) and self.uid == other.uid
+
+    def __hash__(self) -> int:
+        return hash(self.uid)
+
+    def __repr__(self) -> str:
+        return f"<ClusterSweep {self.server.namespace}/{self.name}>"
 
     def view(self) -> SweepView:
         return view(self.document(), self.server.name)
@@ -47,6 +64,42 @@ class ClusterSweep:
                 yield seen
                 if seen.finished is not None:
                     return
+
+    def follow(self, display: SweepDisplay, *, timeout: float | None = None) -> SweepView:
+        """Show the sweep until it has ended; return its last view.
+
+        Raises StillRunning after `timeout` seconds. KeyboardInterrupt is not caught, and does not affect the sweep.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        last: SweepView | None = None
+        silent = False
+        while last is None or last.finished is None:
+            try:
+                for seen in self.changes(WATCH_SECONDS if timeout is None else _SHORT_WATCH_SECONDS):
+                    for trial in newly_ended(last.trials if last is not None else (), seen.trials):
+                        display.ended(seen, trial)
+                    display.update(seen, {})
+                    last, silent = seen, False
+                    if end is not None and time.monotonic() >= end and seen.finished is None:
+                        step = f"The sweep continues; wait again: {self.server.command('wait', f'mpts/{self.name}')}"
+                        raise StillRunning(self.name, f"still {seen.phase} after {timeout:g} s", next_step=step)
+            except Unreachable as problem:
+                if not silent:
+                    display.say(f"warning: {problem} The request is retried.")
+                silent = True
+                time.sleep(_RETRY_SECONDS)
+        return last
+
+    def result(self, timeout: float | None = None, *, display: SweepDisplay | None = None) -> Sweep:
+        """Wait for the end like `follow`, and return the sweep with its trials."""
+        from mptraining.sweeps.display import sweep_display_here
+        from mptraining.sweeps.result import Sweep
+
+        shown = display or sweep_display_here()
+        try:
+            return Sweep(self.follow(shown, timeout=timeout))
+        finally:
+            shown.close()
 
     def cancel(self) -> None:
         """Delete the sweep with the jobs of its trials; their run folders are kept."""
@@ -85,7 +138,7 @@ def attach_sweep(name: str, cluster: Cluster = HERE) -> ClusterSweep:
     return ClusterSweep(server, plain, str(server.get(SWEEPS, plain)["metadata"]["uid"]))
 
 
-def submit_sweep(document: Mapping[str, Any], cluster: Cluster = HERE) -> ClusterSweep:
+def create_sweep(document: Mapping[str, Any], cluster: Cluster = HERE) -> ClusterSweep:
     """Create the MPTrainingSweep of a checked document. Raises ClusterProblem if the cluster rejects it."""
     server = connect(cluster)
     # The path of the request has this version; an older one has the same fields.

@@ -10,19 +10,25 @@ found.best.parameters
 
 from __future__ import annotations
 
+import collections
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mptraining.cluster.connection import HERE, Cluster
 from mptraining.local.run import machine_settings, this_machine
+from mptraining.packaging.program import merge
 from mptraining.sweeps import best_job, cell
+from mptraining.sweeps.cluster import ClusterSweep, create_sweep
 from mptraining.sweeps.importance import importance
-from mptraining.sweeps.start import open_checked, open_sweep, run_sweep
-from mptraining.sweeps.sweep_file import check_sweep_document
+from mptraining.sweeps.start import open_checked, run_sweep
+from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_document, check_sweep_file
 from mptraining.sweeps.view import SweepView, lines, one_line, short_names
 from mptraining.training_job import TrainingJob, job_document
 from mptraining_api.problems import InvalidProgram, InvalidSpec
+from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.run_folder import metric_direction
 from mptraining_api.spec import API_VERSION
 from mptraining_api.sweep.spec import SWEEP_KIND
@@ -113,7 +119,7 @@ def sweep(
     parameters: Mapping[str, Sequence[Any] | Mapping[str, Any]] | None = None,
     objective: str | None = None,
     direction: Literal["Maximize", "Minimize"] | None = None,
-    algorithm: Literal["Grid", "Random", "TPE", "CMA-ES", "Hyperband"] = "TPE",
+    algorithm: Literal["Grid", "Random", "TPE", "CMA-ES", "Hyperband"] | None = None,
     seed: int | None = None,
     trials: int | None = None,
     parallel: int = 1,
@@ -130,30 +136,62 @@ def sweep(
 
     `parameters` has the values for each path into the job's spec: a list of values, or the mapping of a sweep file
     ({"logUniform": {"low": 1e-5, "high": 1e-1}}). `objective` is a metric; its `direction` follows from its name if
-    that is known. `stop` is that of a sweep file. The folder is `output`, else the job's output.uri, else runs/NAME,
-    where NAME is `name`, by default the job's with "-sweep". The same call continues an interrupted sweep. `parallel`
-    trials run at a time. `options` are further arguments of `mptraining.sweeps.start.run_sweep`.
+    that is known. `algorithm` is TPE by default; `stop` is that of a sweep file. The folder is `output`, else the job's
+    output.uri, else runs/NAME, where NAME is `name`, by default the job's with "-sweep". The same call continues an
+    interrupted sweep. `parallel` trials run at a time. `options` are further arguments of
+    `mptraining.sweeps.start.run_sweep`.
 
     Raises Problem before any process starts, and InvalidProgram if a fault of this machine ends it.
     """
-    given = {"parameters": parameters, "objective": objective, "direction": direction, "seed": seed, "trials": trials}
-    given |= {"stop": stop, "name": name}
-    if isinstance(job, str | os.PathLike):
-        _refuse(given, "a sweep's file")
-        opened = open_sweep(Path(job), parallel=parallel, output=output)
-    else:
-        document: Mapping[str, Any] = job_document(job)
-        if document.get("kind") == SWEEP_KIND:
-            _refuse(given, "a sweep's mapping")
-        else:
-            document = _document(document, algorithm, given)
-        here = Path.cwd()
-        checked = check_sweep_document(document, here, here=True, settings=machine_settings(this_machine()))
-        opened = open_checked(here / f"{checked.sweep.metadata.name}.yaml", checked, parallel=parallel, output=output)
+    search = {"parameters": parameters, "objective": objective, "direction": direction, "seed": seed, "trials": trials}
+    search |= {"stop": stop, "name": name, "algorithm": algorithm}
+    path, checked = _checked(job, search, here=True)
+    opened = open_checked(path, checked, parallel=parallel, output=output)
     code, view = run_sweep(opened, display=display, **options)
     if code == 75:
         raise InvalidProgram(view.name, "stopped by a fault of this machine", next_step="The same call continues it.")
     return Sweep(view)
+
+
+def submit_sweep(
+    job: str | os.PathLike[str] | TrainingJob | Mapping[str, Any],
+    *,
+    parallel: int | None = None,
+    output: str | None = None,
+    cluster: Cluster = HERE,
+    **search: Any,
+) -> ClusterSweep:
+    """Submit a search of hyperparameters to a cluster without waiting; `ClusterSweep.result` returns its trials.
+
+    `job`, `output` and `search` (`parameters`, `objective`, `direction`, `algorithm`, `seed`, `trials`, `stop`, `name`)
+    are those of `mptraining.sweep`. Raises Problem before anything is sent, and ClusterProblem.
+    """
+    unknown = search.keys() - inspect.signature(sweep).parameters.keys()
+    if unknown:
+        raise TypeError(f"submit_sweep() takes no {min(unknown)!r}")
+    _, checked = _checked(job, search, here=False)
+    more: dict[str, Any] = {} if parallel is None else {"trials": {"parallel": parallel}}
+    if output is not None:
+        more |= {"job": {"output": {"uri": output}}}
+    document = checked.sweep.to_document()
+    return create_sweep({**document, "spec": merge(document["spec"], more)}, cluster)
+
+
+def _checked(
+    job: str | os.PathLike[str] | TrainingJob | Mapping[str, Any], search: Mapping[str, Any], *, here: bool
+) -> tuple[Path, CheckedSweep]:
+    """Return the sweep that a call describes, checked, and its file, of which the folder alone may exist."""
+    settings = machine_settings(this_machine()) if here else lambda _: ClusterSettings()
+    if isinstance(job, str | os.PathLike):
+        _refuse(search, "a sweep's file")
+        return Path(job), check_sweep_file(Path(job), here=here, settings=settings)
+    document: Mapping[str, Any] = job_document(job)
+    if document.get("kind") == SWEEP_KIND:
+        _refuse(search, "a sweep's mapping")
+    else:
+        document = _document(document, search)
+    checked = check_sweep_document(document, Path.cwd(), here=here, settings=settings)
+    return Path.cwd() / f"{checked.sweep.metadata.name}.yaml", checked
 
 
 def _refuse(given: Mapping[str, Any], what: str) -> None:
@@ -162,8 +200,9 @@ def _refuse(given: Mapping[str, Any], what: str) -> None:
         raise InvalidSpec(f"{_WHERE}({named[0]}=…)", f"given beside {what}", expected="it in the file's spec")
 
 
-def _document(job: Mapping[str, Any], algorithm: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, Any]:
     """Return the MPTrainingSweep over one job from the arguments of `sweep`. Raises InvalidSpec."""
+    given = collections.defaultdict(lambda: None, search)
     parameters, objective, direction = given["parameters"], given["objective"], given["direction"]
     if not parameters:
         raise InvalidSpec(f"{_WHERE}(parameters=…)", "missing", expected="a mapping of paths to values")
@@ -175,7 +214,10 @@ def _document(job: Mapping[str, Any], algorithm: str, given: Mapping[str, Any]) 
         raise InvalidSpec(f"{_WHERE}(direction=…)", f"missing; {objective!r} does not tell it", expected=expected)
     spec: dict[str, Any] = {
         "objective": {"metric": objective, "direction": direction or known},
-        "algorithm": {"name": algorithm, **({} if given["seed"] is None else {"seed": given["seed"]})},
+        "algorithm": {
+            "name": given["algorithm"] or "TPE",
+            **({} if given["seed"] is None else {"seed": given["seed"]}),
+        },
         "parameters": [_parameter(path, values) for path, values in parameters.items()],
         "job": dict(job.get("spec") or {}),
         **({} if given["trials"] is None else {"trials": {"max": given["trials"]}}),

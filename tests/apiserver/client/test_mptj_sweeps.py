@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import mptraining
 from tests.testbed import ControlPlane
 from tests.testbed.mptj import Ended
 from tests.testbed.sweep_files import SWEEP, trial
@@ -93,3 +95,21 @@ def test_waiting_for_a_sweep_has_a_time_limit(mptj: Mptj, sweep_file: str) -> No
     late = mptj("wait", "mpts/flowers", "--timeout", "0.1")
     assert (late.returncode, "still Pending after 0.1 s" in late.stderr) == (124, True)
     assert mptj("sweep", "status", "mpts/roses").stderr.startswith("mptj: roses: no sweep of this name in namespace")
+
+
+def test_a_sweep_from_python(mptj: Mptj, sweep_file: str, control_plane: ControlPlane, namespace: str) -> None:
+    del mptj
+    with pytest.raises(TypeError, match="submit_sweep\\(\\) takes no 'trial'"):
+        mptraining.submit_sweep(sweep_file, trial=3)
+    job = yaml.safe_load(Path(sweep_file).read_text())["spec"]["job"]
+    rates = {"training.optimizer.config.learning_rate": [1e-3, 1e-2], "training.batchSize.global": [32]}
+    sent = mptraining.submit_sweep(
+        {"metadata": {"name": "flowers"}, "spec": job}, parameters=rates, objective="val_accuracy", name="flowers",
+        parallel=2, output="gs://bucket/search",
+    )  # fmt: skip
+    assert sent == mptraining.attach_sweep("mpts/flowers")
+    spec = sent.document()["spec"]
+    assert (spec["trials"]["parallel"], spec["job"]["output"]) == (2, {"uri": "gs://bucket/search"})
+    write_status(control_plane, namespace, ended=True)
+    found = sent.result(60)
+    assert (found.best.number, [each.objective for each in found.trials]) == (2, [0.75, 0.5])
