@@ -228,6 +228,28 @@ Event = Started | Progress | Notice | Saved | Recovered | SearchSpace | Raised |
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
 
 
+def restart_step(event: Event) -> int | None:
+    """Return the step after which training continues at this event: what was recorded of later steps is void.
+
+    Return None for an event that voids nothing. Every step is trained after the one before it, so that a Progress voids
+    what was recorded of its own step and of later ones; this also covers scripts whose Started does not know the step.
+    """
+    match event:
+        case Started():
+            unknown = event.first_step == 0 and event.total_steps is None
+            return None if unknown else event.first_step
+        case Recovered():
+            return event.to_step
+        case Progress():
+            return event.step - 1
+    return None
+
+
+def gauges(event: Progress) -> dict[str, float]:
+    """Return the gauges that the event has a value of."""
+    return {name: value for name in GAUGES if (value := getattr(event, name)) is not None}
+
+
 def parse(line: str) -> Event | None:
     """Return the Event on this line of a log; None for any other line and for kinds of a newer version."""
     text = line.strip()

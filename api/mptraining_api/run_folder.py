@@ -117,8 +117,13 @@ def events_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
     return f"{EVENTS}/{attempt}-{incarnation}-{worker}-{part}.jsonl"
 
 
-class EventsName(NamedTuple):
-    """The parts of the name of a file in events/, in the order of attempts."""
+def log_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
+    """Return the path of one worker's program output below the run folder; `part` counts from 0."""
+    return f"{LOGS}/{attempt}-{incarnation}-{worker}-{part}.log"
+
+
+class PartName(NamedTuple):
+    """The elements of the name of a file in events/ or logs/, in the order of reading."""
 
     attempt: int
     incarnation: str
@@ -126,15 +131,20 @@ class EventsName(NamedTuple):
     part: int
 
 
-def parse_events_name(path: str) -> EventsName | None:
-    """Return the parts of the name at the end of a path; None for any other file."""
-    match = re.fullmatch(r"(\d+)-(.+)-(\d+)-(\d+)\.jsonl", path.rpartition("/")[2])
-    return EventsName(int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
+def parse_events_name(path: str) -> PartName | None:
+    """Return the elements of the name at the end of the path of a file of events; None for any other file."""
+    return _parse_part_name(path, ".jsonl")
 
 
-def log_file(attempt: int, incarnation: str, worker: int, part: int) -> str:
-    """Return the path of one worker's program output below the run folder; `part` counts from 0."""
-    return f"{LOGS}/{attempt}-{incarnation}-{worker}-{part}.log"
+def parse_log_name(path: str) -> PartName | None:
+    """Return the elements of the name at the end of the path of a file of output; None for any other file."""
+    return _parse_part_name(path, ".log")
+
+
+def _parse_part_name(path: str, suffix: str) -> PartName | None:
+    name = path.rpartition("/")[2]
+    match = re.fullmatch(r"(\d+)-(.+)-(\d+)-(\d+)", name.removesuffix(suffix)) if name.endswith(suffix) else None
+    return PartName(int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
 
 
 def quarantine_name(attempt: int, incarnation: str, worker: int) -> str:

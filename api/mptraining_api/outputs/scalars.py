@@ -7,18 +7,18 @@ validation  loss, accuracy, …
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mptraining_api.events import Event, Progress, Recovered, Started
+from mptraining_api.events import Event, Progress, Started, gauges, restart_step
 
 TRAIN: Literal["train"] = "train"
 VALIDATION: Literal["validation"] = "validation"
 _VALIDATION_PREFIX = "val_"
 
 # Fields of Progress by the group in which they are drawn.
-_FIELDS: Mapping[str, tuple[str, ...]] = {
+_GROUPS: Mapping[str, tuple[str, ...]] = {
     "training": ("learning_rate", "gradient_norm", "loss_scale", "skipped_steps", "recoveries"),
     "speed": ("step_seconds", "examples_per_second", "input_bound_percent", "input_bytes_per_second"),
     "system": (
@@ -73,32 +73,37 @@ class ScalarSeries:
 
     def add(self, event: Event) -> list[Scalar | Restart]:
         """Return what the event adds to the series."""
-        match event:
-            case Started():
-                return [self._restart(event.first_step, event.time)]
-            case Recovered():
-                return [self._restart(event.to_step, event.time)]
-            case Progress():
-                again = [self._restart(event.step - 1, event.time)] if event.step <= self._last else []
-                self._last = event.step
-                return [*again, *self._metrics(event), *_gauges(event)]
-        return []
+        found: list[Scalar | Restart] = []
+        step = restart_step(event)
+        if step is None and isinstance(event, Started):
+            # The first Progress of the attempt tells where it continues.
+            self._last = math.inf
+        if step is not None and (step < self._last or not isinstance(event, Progress)):
+            self._last = step
+            if step < self._validated_at:
+                self._validated = {}
+            found.append(Restart(step, event.time))
+        if isinstance(event, Progress):
+            self._last = event.step
+            found += self.at_step(event.step, event.time, event.metrics, gauges(event))
+        return found
 
-    def _restart(self, step: int, time: float) -> Restart:
-        self._last = step
-        if step < self._validated_at:
-            self._validated = {}
-        return Restart(step, time)
-
-    def _metrics(self, event: Progress) -> Iterable[Scalar]:
-        validated = of_validation(event.metrics)
-        for name, value in event.metrics.items():
+    def at_step(
+        self, step: int, time: float, metrics: Mapping[str, float], gauges: Mapping[str, float]
+    ) -> Iterator[Scalar]:
+        """Yield the scalars of a step that is later than those before."""
+        validated = of_validation(metrics)
+        for name, value in metrics.items():
             if name not in validated:
-                yield Scalar(TRAIN, name, event.step, event.time, value)
-        if is_new_validation(event.metrics, self._validated):
-            self._validated, self._validated_at = validated, event.step
+                yield Scalar(TRAIN, name, step, time, value)
+        if is_new_validation(metrics, self._validated):
+            self._validated, self._validated_at = validated, step
             for name, value in validated.items():
-                yield Scalar(VALIDATION, name.removeprefix(_VALIDATION_PREFIX), event.step, event.time, value)
+                yield Scalar(VALIDATION, name.removeprefix(_VALIDATION_PREFIX), step, time, value)
+        for group, names in _GROUPS.items():
+            for name in names:
+                if name in gauges:
+                    yield Scalar(TRAIN, f"{group}/{name}", step, time, float(gauges[name]))
 
 
 def of_validation(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -110,22 +115,3 @@ def is_new_validation(metrics: Mapping[str, float], before: Mapping[str, float])
     """Return whether the values of validation differ from those `before`: Progress repeats them until the next one."""
     # NaN does not equal itself.
     return str(of_validation(metrics)) != str(of_validation(before))
-
-
-def surviving(items: Iterable[Scalar | Restart]) -> list[Scalar]:
-    """Return the scalars of the steps that count: those after a restart's step are dropped. One per step and series."""
-    found: dict[tuple[str, str, int], Scalar] = {}
-    for item in items:
-        if isinstance(item, Restart):
-            found = {key: each for key, each in found.items() if each.step <= item.step}
-        else:
-            found[item.run, item.tag, item.step] = item
-    return list(found.values())
-
-
-def _gauges(event: Progress) -> Iterable[Scalar]:
-    for group, names in _FIELDS.items():
-        for name in names:
-            value = getattr(event, name)
-            if value is not None:
-                yield Scalar(TRAIN, f"{group}/{name}", event.step, event.time, float(value))

@@ -13,11 +13,11 @@ from typing import Any
 
 from mptraining.board import rows
 from mptraining.board import sweep_answers as answers
-from mptraining.board.rows import JobFacts, RunFacts
-from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
 from mptraining.board.sources import JobSource, Source
 from mptraining.board.sweep_answers import ShownSweep
+from mptraining.runs.facts import JobFacts, RunFacts
+from mptraining.runs.reader import RunReader
 from mptraining_api.problems import Problem
 from mptraining_storage import storage
 
@@ -251,8 +251,10 @@ class Board:
         found.sort(key=lambda each: (-each["values"].get("startTime", 0.0), each["name"]))
         sources = [{"where": each.where, "problem": each.problem} for each in self.sources]
         names = dict.fromkeys(name for each in facts.values() for name in each.series)
+        columns = rows.columns(found)
+        rows.mark_best(found, columns)
         return {
-            "columns": rows.columns(found),
+            "columns": columns,
             "runs": found,
             "series": groups(names),
             "sources": sources,

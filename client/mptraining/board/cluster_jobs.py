@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 
 from mptraining.board.details import job_commands
-from mptraining.board.listing import MemoryFiles
-from mptraining.board.rows import JobFacts
-from mptraining.board.run_reader import RunReader, run_id
 from mptraining.board.sources import Source, folder_source
 from mptraining.board.sweep_answers import ShownSweep, cluster_sweep
 from mptraining.cluster.api import ApiServer
@@ -22,6 +19,9 @@ from mptraining.cluster.job import Job, job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
 from mptraining.cluster.logs import chief_events
 from mptraining.cluster.submit import waiting_job_warning
+from mptraining.runs.facts import JobFacts
+from mptraining.runs.files import MemoryFiles
+from mptraining.runs.reader import RunReader, run_id
 from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import JOBS, PODS, Raw

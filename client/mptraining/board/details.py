@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from mptraining.board import rows
-from mptraining.board.curves import Curves
-from mptraining.board.event_batches import Batch, Finished, Notice, Other, Recovered, Saved, Started
-from mptraining.board.event_files import Launch, ReadRange
-from mptraining.board.listing import File
-from mptraining.board.rows import Document, LaunchFacts, RunFacts
-from mptraining.board.run_reader import RunReader
 from mptraining.board.series import groups
+from mptraining.runs.columns import Curves
+from mptraining.runs.event_files import RunEvents
+from mptraining.runs.facts import Document, LaunchFacts, RunFacts
+from mptraining.runs.files import File
+from mptraining.runs.reader import RunReader
 from mptraining_api import run_folder
+from mptraining_api.events import Event, Finished, Notice, Recovered, Saved, Started
 from mptraining_api.problems import Problem
 
 MOST_QUARANTINED = 1000
@@ -29,7 +29,7 @@ _LAYER = re.compile(r"(?:layer|weight|gradient) '([^'/]+)")
 _STEP = re.compile(r"step (\d+)")
 
 # An event with its attempt and its worker.
-AnEvent = tuple[int, int, Other]
+AnEvent = tuple[int, int, Event]
 
 
 def details(facts: RunFacts, reader: RunReader | None, now: float) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def events(found: Iterable[AnEvent]) -> list[dict[str, Any]]:
     return shown
 
 
-def _text(event: Other) -> tuple[str, str, str]:
+def _text(event: Event) -> tuple[str, str, str]:
     """Return level, topic and message."""
     match event:
         case Notice():
@@ -145,23 +145,16 @@ def _text(event: Other) -> tuple[str, str, str]:
             return "Warning", "Recovered", event.message
         case Finished():
             return "Info" if event.exit_code == 0 else "Warning", event.reason, event.message
+        case _:
+            return "Info", event.kind, ""
 
 
 def other_workers(reader: RunReader) -> list[AnEvent]:
     """Read the ends of the files of the other workers: what they warned of at their beginning and at their end."""
-    files: dict[tuple[int, str, int], dict[int, tuple[int, ReadRange]]] = {}
-    for name, file in reader.listed.items():
-        parsed = run_folder.parse_events_name(name)
-        if parsed is not None and parsed.worker != 0:
-            key = (parsed.attempt, parsed.incarnation, parsed.worker)
-            files.setdefault(key, {})[parsed.part] = (file.size, reader.range_reader(name))
-    found: list[AnEvent] = []
-    for (attempt, incarnation, worker), parts in files.items():
-        launch = Launch(attempt, incarnation)
-        launch.refresh(parts)
-        batch: Batch | None = launch.batch()
-        found += [(attempt, worker, each) for each in (batch.others if batch else ())]
-    return found
+    events = RunEvents(reader.files, chief=False)
+    events.refresh(reader.listed)
+    launches = events.launches()
+    return [(launch.attempt, launch.worker, event) for launch, columns in launches for _, event in columns.others]
 
 
 def logs(listed: Mapping[str, File]) -> list[dict[str, Any]]:
@@ -188,7 +181,7 @@ def quarantine(reader: RunReader) -> Iterator[dict[str, Any]]:
         left -= len(records)
 
 
-def divergence(found: Sequence[Other]) -> dict[str, Any] | None:
+def divergence(found: Sequence[Event]) -> dict[str, Any] | None:
     """Return the last rollback or divergence: its step, and the layer that its message names."""
     for event in reversed(found):
         if isinstance(event, Recovered):

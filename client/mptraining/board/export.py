@@ -14,15 +14,15 @@ import msgspec
 
 from mptraining.board import details
 from mptraining.board.board import Board
-from mptraining.board.run_reader import RunReader
 from mptraining.board.series import whole_series
 from mptraining.board.server import FOLDER, page, version
+from mptraining.runs.reader import RunReader
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_storage import local
 
-# Points of a curve, two for each of these pixels, and bytes of the end of each log.
-PIXELS, LOG_BYTES = 600, 16 << 10
+# Bytes of the end of each log.
+LOG_BYTES = 16 << 10
 
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([^"]+)">\n?')
 _SCRIPT = re.compile(r'<script (type="module" )?src="/static/([^"]+)"(?: defer)?></script>\n?')
@@ -44,7 +44,7 @@ def data(board: Board) -> dict[str, Any]:
     """Return all answers of the API that the page asks for, with the curves downsampled. Raises Problem."""
     readers = board.readers()
     # The curves first: they find the best values, which are in the list of runs.
-    series = {id: whole_series(each.curves(), PIXELS) for id, each in readers.items()}
+    series = {id: whole_series(each.curves()) for id, each in readers.items()}
     facts = board.facts()
     return {
         "runs": board.runs(),

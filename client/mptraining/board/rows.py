@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from mptraining.board.event_batches import Batch, Finished, Started
-from mptraining.comparison import better_direction, metric_title
+from mptraining.comparison import best, better_direction, metric_title, step_seconds_direction
 from mptraining.comparison.settings import keras_text
+from mptraining.runs.facts import Document, RunFacts
+from mptraining_api.model import json_value
 
 # A run without a result counts as running until it has reported nothing for this time. The trainer reports every few
 # seconds, but not while it compiles, validates or saves.
@@ -17,67 +17,6 @@ SILENT_SECONDS = 120.0
 # Exit codes of runs that were stopped from outside: 75 (preempted, suspended), and 128 plus SIGHUP, SIGINT, SIGTERM.
 _STOPPED = (75, 129, 130, 143)
 _OF_PHASE = {"Running": "Running", "Suspended": "Stopped", "Succeeded": "Succeeded", "Failed": "Failed"}
-
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
-    """The first and last facts of one launch of an attempt. Times in seconds since 1970."""
-
-    attempt: int
-    first: float
-    last: float
-    begin: float
-    started: Started | None
-    progress: Any
-    finished: Finished | None
-
-    @property
-    def process_start(self) -> float:
-        """Return when the process started, as far as its events tell."""
-        start_up = self.started.start_up_seconds if self.started else None
-        return min(self.first, self.begin - (start_up or 0.0))
-
-
-@dataclass(frozen=True, slots=True)
-class JobFacts:
-    """A job of the cluster; `progress` as in a row."""
-
-    namespace: str
-    name: str
-    phase: str
-    reason: str
-    folder: str | None
-    resolved: Document | None
-    progress: Document | None
-    values: Document
-    # Of `mptj`, to select the cluster.
-    flags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """All that a row shows; `best` and `last` hold values of metrics as far as they were read."""
-
-    id: str
-    name: str
-    folder: str | None
-    resolved: Document | None = None
-    result: Document | None = None
-    launches: tuple[LaunchFacts, ...] = ()
-    # The names of its series, as far as they were read.
-    series: tuple[str, ...] = ()
-    best: Mapping[str, float] | None = None
-    last: Mapping[str, float] = field(default_factory=dict)
-    job: JobFacts | None = None
-
-
-def launch_facts(attempt: int, batch: Batch) -> LaunchFacts:
-    started = next((each for each in reversed(batch.others) if isinstance(each, Started)), None)
-    finished = next((each for each in reversed(batch.others) if isinstance(each, Finished)), None)
-    begin = batch.first if batch.begin is None else batch.begin
-    return LaunchFacts(attempt, batch.first, batch.last, begin, started, batch.progress, finished)
 
 
 def valid_result(facts: RunFacts) -> Document | None:
@@ -201,11 +140,12 @@ def total_seconds(facts: RunFacts) -> float | None:
 
 
 def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float | str]:
-    """Return the last values; NaN is the string of the events, and never in `facts.last`."""
+    """Return the last values; NaN is the string of the events."""
     if result.get("metrics"):
         return dict(result["metrics"])
-    events = (facts.launches[-1].progress, facts.launches[-1].finished) if facts.launches else ()
-    return {**facts.last, **{name: value for event in events if event for name, value in event.metrics.items()}}
+    finished = facts.launches[-1].finished if facts.launches else None
+    last = {**facts.last, **(finished.metrics if finished else {})}
+    return {name: json_value(value) for name, value in last.items()}
 
 
 def _learning_rate(job: Document, last: Any) -> float | None:
@@ -282,6 +222,20 @@ def columns(rows: Iterable[Document]) -> list[dict[str, Any]]:
     metrics = [_metric_column(key) for key in sorted(_metrics(present), key=_metric_order)]
     first = [each for each in fixed if each["key"] in {key for key, *_ in _COLUMNS[:_BEFORE_METRICS]}]
     return [*first, *metrics, *fixed[len(first) :]]
+
+
+def mark_best(rows: Sequence[dict[str, Any]], columns: Sequence[dict[str, Any]]) -> None:
+    """Add `best` to each row: the keys of the columns in which it is the best run that succeeded, or a tie of it."""
+    able = [at for at, row in enumerate(rows) if row["state"] == "Succeeded"]
+    batch_sizes = [row["values"].get("globalBatchSize") for row in rows]
+    for row in rows:
+        row["best"] = []
+    for column in columns:
+        key, better = column["key"], column["better"]
+        if key == "stepSeconds":
+            better = step_seconds_direction(batch_sizes)
+        for at in best([row["values"].get(key) for row in rows], better, able=able):
+            rows[at]["best"].append(key)
 
 
 def _column(key: str, title: str, kind: str, better: str | None) -> dict[str, Any]:

@@ -1,15 +1,17 @@
-"""Curves as they are drawn: smoothed, cut to a range, and downsampled to the minimum and maximum of each pixel."""
+"""Curves as they are drawn: cut to a range, and downsampled to the minimum and maximum of each pixel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from mptraining.board.curves import Curves
-from mptraining.board.event_batches import GAUGE_NAMES, Column
+from mptraining.runs.columns import GAUGE_NAMES, Axis, Column, Curves
 
+# Points of a curve: two for each of these pixels.
+PIXELS = 600
+AXES: tuple[Axis, ...] = get_args(Axis)
 _NUMBERS = ("gradientNorm", "lossScale", "skippedSteps", "learningRate", "recoveries")
 
 
@@ -44,23 +46,11 @@ def unit(name: str) -> str:
     return next(found, "number")
 
 
-def smoothed(y: Column, weight: float) -> Column:
-    """Return the exponential moving average with that weight of the past, without the bias of its beginning."""
-    if not 0 < weight < 1 or len(y) < 2:
-        return y
-    finite = np.where(np.isfinite(y), y, 0.0)
-    averages, debias = np.empty_like(finite), np.empty_like(finite)
-    average, weights = 0.0, 0.0
-    for at, value in enumerate(finite.tolist()):
-        average = weight * average + (1 - weight) * value
-        weights = weight * weights + (1 - weight)
-        averages[at], debias[at] = average, weights
-    result: Column = averages / debias
-    return result
-
-
 def kept_points(x: Column, y: Column, pixels: int) -> Any:
-    """Return the indices of the lowest and the highest point in each pixel's range of x, and of the first and last."""
+    """Return the indices of the lowest and the highest point in each pixel's range of x, and of the first and last.
+
+    These are at most 2 * pixels points that look the same at that width: no minimum and no maximum is lost.
+    """
     count = len(x)
     if count <= 2 * pixels:
         return np.arange(count)
@@ -74,54 +64,48 @@ def kept_points(x: Column, y: Column, pixels: int) -> Any:
     return np.unique(np.concatenate([[0, count - 1], order[starts], order[ends]]))
 
 
-def downsample(x: Column, y: Column, pixels: int) -> tuple[Column, Column]:
-    """Return at most 2 * pixels points that look the same at that width: no minimum and no maximum is lost."""
-    kept = kept_points(x, y, pixels)
-    return x[kept], y[kept]
-
-
-def chart(
+def drawn(
+    curves: Curves,
     name: str,
-    x: str,
-    runs: Mapping[str, Curves],
     *,
-    pixels: int,
+    pixels: int = PIXELS,
+    x: Axis = "step",
     begin: float | None = None,
     end: float | None = None,
-    smooth: float = 0.0,
-) -> dict[str, Any]:
-    """Return one chart of the API: `name` of all runs against x. Runs without this series are absent."""
+) -> dict[str, list[float | None]]:
+    """Return the points of a series to draw: `y` and its three axes. Which are kept does not depend on the axis `x`.
+
+    `begin` and `end` are a range of x; the next point on each side is kept, to which lines lead.
+    """
+    axes = {axis: curves.series(name, axis) for axis in AXES}
+    y = axes["step"][1]
+    kept = np.flatnonzero(~np.isnan(y))
+    if begin is not None or end is not None:
+        at = axes[x][0][kept]
+        inside = np.flatnonzero(
+            (at >= (-np.inf if begin is None else begin)) & (at <= (np.inf if end is None else end))
+        )
+        kept = kept[max(0, int(inside[0]) - 1) : int(inside[-1]) + 2] if len(inside) else kept[:0]
+    kept = kept[kept_points(axes["step"][0][kept], y[kept], pixels)]
+    return {**{axis: numbers(at[kept]) for axis, (at, _) in axes.items()}, "y": numbers(y[kept])}
+
+
+def chart(name: str, x: Axis, runs: Mapping[str, Curves], **options: Any) -> dict[str, Any]:
+    """Return one chart of the API: `name` of all runs against x. Runs without this series are absent.
+
+    `options` are those of `drawn`.
+    """
     found = []
-    for id, curves in runs.items():
-        at, y = curves.series(name, x)
-        if not len(at):
-            continue
-        y = smoothed(y, smooth)
-        if begin is not None or end is not None:
-            at, y = _cut(at, y, begin, end)
-        at, y = downsample(at, y, pixels)
-        found.append({"run": id, "x": numbers(at), "y": numbers(y)})
+    for run, curves in runs.items():
+        if name in curves.values:
+            points = drawn(curves, name, x=x, **options)
+            found.append({"run": run, "x": points[x], "y": points["y"]})
     return {"name": name, "x": x, "unit": unit(name), "series": found}
 
 
-def whole_series(curves: Curves, pixels: int) -> dict[str, dict[str, Any]]:
-    """Return all series of a run, downsampled by step, with all three axes."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in curves.values:
-        step, y = curves.series(name, "step")
-        kept = kept_points(step, y, pixels)
-        axes = {axis: numbers(curves.series(name, axis)[0][kept]) for axis in ("step", "epoch", "seconds")}
-        found[name] = {"unit": unit(name), **axes, "y": numbers(y[kept])}
-    return found
-
-
-def _cut(x: Column, y: Column, begin: float | None, end: float | None) -> tuple[Column, Column]:
-    """Keep the points in the range and the next one on each side, to which lines lead."""
-    inside = np.flatnonzero((x >= (-np.inf if begin is None else begin)) & (x <= (np.inf if end is None else end)))
-    if not len(inside):
-        return x[:0], y[:0]
-    which = slice(max(0, int(inside[0]) - 1), int(inside[-1]) + 2)
-    return x[which], y[which]
+def whole_series(curves: Curves) -> dict[str, dict[str, Any]]:
+    """Return all series of a run, as a chart without a range shows them."""
+    return {name: {"unit": unit(name), **drawn(curves, name)} for name in curves.values}
 
 
 def numbers(values: Column) -> list[float | None]:

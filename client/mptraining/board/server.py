@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mptraining.board import access, details, series
 from mptraining.board.board import Board
-from mptraining.board.curves import Curves
+from mptraining.runs.columns import Curves
 from mptraining_api import run_folder
 from mptraining_api.problems import Problem
 
@@ -163,16 +163,15 @@ class _Answers:
     async def series(self, request: Request) -> Response:
         query = request.query_params
         ids, names = query.getlist("run")[:MOST_RUNS], query.getlist("name")[:MOST_NAMES]
-        x = query.get("x", "step")
-        if x not in ("step", "epoch", "seconds"):
-            raise HTTPException(400, f"x={x}: expected step, epoch or seconds")
+        x = next((axis for axis in series.AXES if axis == query.get("x", "step")), None)
+        if x is None:
+            raise HTTPException(400, f"x={query.get('x')}: expected step, epoch or seconds")
         if not names or not ids:
             raise HTTPException(400, "expected run=ID and name=SERIES")
         options: dict[str, Any] = {
-            "pixels": int(_number(query.get("pixels"), "pixels", 1, MOST_PIXELS) or 800),
+            "pixels": int(_number(query.get("pixels"), "pixels", 1, MOST_PIXELS) or series.PIXELS),
             "begin": _number(query.get("from"), "from"),
             "end": _number(query.get("to"), "to"),
-            "smooth": _number(query.get("smooth"), "smooth", 0.0, 0.999) or 0.0,
         }
 
         def answer() -> Any:

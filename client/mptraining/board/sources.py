@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from mptraining.board.listing import BucketFiles, LocalFiles, bucket_run_folders, local_run_folders
-from mptraining.board.rows import JobFacts
-from mptraining.board.run_reader import RunReader
+from mptraining.board.listing import bucket_run_folders, local_run_folders
 from mptraining.board.sweep_answers import ShownSweep, read_sweep
+from mptraining.runs.facts import JobFacts
+from mptraining.runs.files import BucketFiles, LocalFiles
+from mptraining.runs.reader import RunReader
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_storage import storage
 

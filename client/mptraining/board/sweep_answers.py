@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mptraining.board.rows import RunFacts
-from mptraining.board.run_reader import run_id
+from mptraining.runs.facts import RunFacts
+from mptraining.runs.reader import run_id
 from mptraining.sweeps.cluster import view as view_of_document
 from mptraining.sweeps.folder import SWEEP, SweepFolder
 from mptraining.sweeps.importance import importance

@@ -12,7 +12,7 @@ import typer
 from mptraining_api.problems import InvalidSpec, Problem, StorageUnavailable
 
 if TYPE_CHECKING:
-    from mptraining.exporters.export import Server
+    from mptraining.tracking.export import Server
     from mptraining_api.resolved_job import ResolvedJob
 
 
@@ -37,8 +37,8 @@ def export(
 
     The same command completes an export that was interrupted, and adds later attempts to the same run.
     """
-    from mptraining.exporters.export import Export, describe, read_job
-    from mptraining.exporters.export import follow as follow_run
+    from mptraining.tracking.export import Export, describe, read_job
+    from mptraining.tracking.export import follow as follow_run
 
     if to is To.TENSORBOARD:
         _tensorboard(run, output)
@@ -72,7 +72,7 @@ def export(
 
 
 def _tensorboard(run: str, output: str | None) -> None:
-    from mptraining.exporters.tensorboard_files import export_tensorboard
+    from mptraining.tracking.tensorboard import export_tensorboard
 
     if output is None:
         step = f"A run has its scalars already: tensorboard --logdir {run.rstrip('/')}/tensorboard"
@@ -84,10 +84,10 @@ def _server(to: To, job: ResolvedJob | None, *, uri: str | None, experiment: str
     tracking = job.tracking if job is not None else None
     name = job.name if job is not None else ""
     if to is To.WANDB:
-        from mptraining.exporters.wandb_server import WandBServer
+        from mptraining.tracking.wandb import WandBServer
 
         return WandBServer(project or (tracking.wandb.project if tracking and tracking.wandb else name))
-    from mptraining.exporters.mlflow_server import MLflowServer
+    from mptraining.tracking.mlflow import MLflowServer
 
     written = tracking.mlflow if tracking else None
     server = uri or (written.uri if written else None) or os.environ.get("MLFLOW_TRACKING_URI")

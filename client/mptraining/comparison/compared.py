@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from mptraining.comparison.settings import batch_size, named_settings, other_set
 from mptraining.comparison.values import (
     Better,
     Value,
+    best,
     better_direction,
     input_bound_percent,
     labels,
@@ -22,25 +22,12 @@ from mptraining.comparison.values import (
     outcome,
     reported,
     speed_ratio,
+    step_seconds_direction,
 )
 from mptraining.display.text import counted, duration, number, short_time, size
 from mptraining.runs import Run, load_run
 from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidSpec, nearest
-
-# The same job run twice differs by as much in speed and memory.
-TIE = 0.01
-
-
-def best(values: Sequence[Value], direction: Better, *, able: Sequence[int]) -> tuple[int, ...]:
-    """Return the indices of the best value and of its ties; empty if all runs that are `able` to be best are ties."""
-    numbers = {at: float(value) for at in able if isinstance(value := values[at], int | float) and math.isfinite(value)}
-    if direction is None or len(numbers) < 2:
-        return ()
-    top = (max if direction == "higher" else min)(numbers.values())
-    ties = tuple(at for at, value in numbers.items() if abs(value - top) <= TIE * max(abs(value), abs(top)))
-    return () if len(ties) == len(numbers) else ties
-
 
 if TYPE_CHECKING:
     from mptraining.display.curves import Panel
@@ -295,15 +282,20 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
     def values(field: str) -> Iterator[Value]:
         return (latest(run, field) for run in runs)
 
-    # Step times are comparable only for equal batch sizes.
-    same_batch = len({batch_size(run) for run in runs}) == 1
+    per_step = step_seconds_direction(map(batch_size, runs))
     rows = [row("outcome", "outcome", map(outcome, runs))]
     rows += [
         row(name, metric_title(name), [run.metrics.get(name) for run in runs], number, better_direction(name))
         for name in metrics
     ]
     rows += [
-        row("step_seconds", "time per step", values("step_seconds"), short_time, "lower" if same_batch else None),
+        row(
+            "step_seconds",
+            "time per step",
+            values("step_seconds"),
+            short_time,
+            step_seconds_direction(map(batch_size, runs)),
+        ),
         row("examples_per_second", "examples/s", values("examples_per_second"), "{:,.0f}".format, "higher"),
     ]
     if base is not None and len(runs) > 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from mptraining.runs import Run
@@ -13,6 +14,25 @@ Better = Literal["higher", "lower"] | None
 Value = float | str | None
 
 _BETTER: dict[str | None, Better] = {"up": "higher", "down": "lower"}
+
+
+# The same job run twice differs by as much in speed and memory.
+TIE = 0.01
+
+
+def best(values: Sequence[object], direction: Better, *, able: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of the best value and of its ties; empty if all runs that are `able` to be best are ties."""
+    numbers = {at: float(value) for at in able if isinstance(value := values[at], int | float) and math.isfinite(value)}
+    if direction is None or len(numbers) < 2:
+        return ()
+    top = (max if direction == "higher" else min)(numbers.values())
+    ties = tuple(at for at, value in numbers.items() if abs(value - top) <= TIE * max(abs(value), abs(top)))
+    return () if len(ties) == len(numbers) else ties
+
+
+def step_seconds_direction(batch_sizes: Iterable[object]) -> Better:
+    """Return the better direction of the time per step, which is comparable for equal batch sizes only."""
+    return "lower" if len(set(batch_sizes)) == 1 else None
 
 
 def labels(runs: Sequence[Run]) -> tuple[str, ...]:

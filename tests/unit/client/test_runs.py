@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mptraining.runs import GAUGES, history, load_run
-from mptraining_api.events import Event, Progress, Recovered
+from mptraining.runs import history, load_run
+from mptraining_api.events import GAUGES, Event, Progress, Recovered
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.run_folder import events_file
 

@@ -1,6 +1,6 @@
 // Where the data comes from: the board's server, or the page itself if it was exported.
 
-import { clipped, smoothed } from "./charts/points.js";
+import { clipped } from "./charts/points.js";
 
 const inlined = document.getElementById("data");
 const exported = inlined ? JSON.parse(inlined.textContent) : null;
@@ -53,12 +53,12 @@ function fromPage(path, parameters) {
   throw new LoadError("This is not in the exported page. Open the board with mptj board to see it.", 404);
 }
 
-function seriesFromPage(name, { run, x, from, to, smooth }) {
+function seriesFromPage(name, { run, x, from, to }) {
   const held = [run].flat().map((id) => [id, exported.series[id]?.[name]]);
   const series = held
     .filter(([, each]) => each?.[x])
     .map(([id, each]) => {
-      const [xs, ys] = clipped(each[x], smoothed(each.y, Number(smooth ?? 0)), from, to);
+      const [xs, ys] = clipped(each[x], each.y, from, to);
       return { run: id, x: xs, y: ys };
     });
   return { name, x, unit: held.find(([, each]) => each)?.[1].unit ?? "", series };

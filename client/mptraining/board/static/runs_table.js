@@ -87,20 +87,6 @@ export function groupRuns(runs, key) {
   return [...groups].map(([value, members]) => ({ value, runs: members }));
 }
 
-// Values this close to the best one are ties; the rule is that of comparison/compared.py.
-const TIE = 0.01;
-
-/** Return the best values of a column among succeeded runs, with their ties; none if all are. */
-export function bestValues(runs, column) {
-  if (!column.better) return [];
-  const values = runs.filter((each) => each.state === "Succeeded").map((each) => each.values[column.key]);
-  const numbers = values.filter((each) => typeof each === "number");
-  if (numbers.length < 2) return [];
-  const top = column.better === "higher" ? Math.max(...numbers) : Math.min(...numbers);
-  const ties = numbers.filter((each) => Math.abs(each - top) <= TIE * Math.max(Math.abs(each), Math.abs(top)));
-  return ties.length === numbers.length ? [] : ties;
-}
-
 /** Split the columns into those in which the runs differ, and the settings that all runs share. */
 export function splitShared(runs, columns) {
   if (runs.length < 2) return { differing: columns, shared: [] };

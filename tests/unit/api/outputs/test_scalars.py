@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining_api.events import Finished, Notice, Progress, Recovered, Saved, Started, parse
-from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
+from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started, parse
+from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries
 
 COMMON: dict[str, Any] = {"attempt": 1, "incarnation": "a", "worker": 0}
 
@@ -22,6 +22,17 @@ def started(first_step: int, total_steps: int | None = 100) -> Started:
         time=0.0, strategy="Mirrored", precision="float32", keras="keras", tensorflow="2", devices=(), workers=1,
         replicas_in_sync=1, first_step=first_step, total_steps=total_steps, **COMMON,
     )  # fmt: skip
+
+
+def surviving(events: list[Event]) -> list[Scalar]:
+    """Return what a reader such as TensorBoard shows of the events."""
+    series, found = ScalarSeries(), dict[tuple[str, int], Scalar]()
+    for item in (item for event in events for item in series.add(event)):
+        if isinstance(item, Restart):
+            found = {key: scalar for key, scalar in found.items() if scalar.step <= item.step}
+        else:
+            found[item.name, item.step] = item
+    return list(found.values())
 
 
 def test_metrics_and_gauges_of_a_progress() -> None:
@@ -47,26 +58,24 @@ def test_a_validation_is_drawn_once(values: list[float], steps: list[int]) -> No
 
 
 def test_steps_that_are_trained_again_count_once() -> None:
-    series = ScalarSeries()
     recovered = Recovered(time=4.0, from_step=4, to_step=1, precision="float32", message="", **COMMON)
     events = [started(0), progress(1), progress(3), recovered, progress(2), progress(3, metrics={"loss": 9.0})]
-    found = surviving(item for event in events for item in series.add(event))
+    found = surviving(events)
     assert [(each.step, each.value) for each in found] == [(1, 1.0), (2, 0.5), (3, 9.0)]
 
 
-def test_a_script_that_resumes_keeps_the_steps_before() -> None:
-    series = ScalarSeries()
-    events = [started(0, None), progress(10), progress(20), started(10, None), progress(15), progress(20)]
-    found = surviving(item for event in events for item in series.add(event))
-    assert [each.step for each in found] == [10, 15, 20]
+@pytest.mark.parametrize("first_step", [10, 0])
+def test_a_script_that_resumes_keeps_the_steps_before(first_step: int) -> None:
+    """A script may not know where it resumes."""
+    events = [started(0, None), progress(10), progress(20), started(first_step, None), progress(15), progress(20)]
+    assert [each.step for each in surviving(events)] == [10, 15, 20]
 
 
 def test_a_second_progress_of_a_step_replaces_the_first() -> None:
     """A script's epoch ends with the metrics of validation, at the step of the last Progress."""
-    series = ScalarSeries()
     both = progress(10, metrics={"loss": 0.1, "val_loss": 0.2})
     events = [started(0, None), progress(10, metrics={"loss": 0.3}), both, both]
-    found = surviving(item for event in events for item in series.add(event))
+    found = surviving(events)
     assert [(each.name, each.value) for each in found] == [("loss", 0.1), ("val_loss", 0.2)]
 
 

@@ -13,10 +13,10 @@ from mptraining.board import cluster_jobs
 from mptraining.board.board import Board
 from mptraining.board.cluster_jobs import ClusterJobs
 from mptraining.board.export import data
-from mptraining.board.run_reader import run_id
 from mptraining.board.sources import folder_source
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, Request, Unreachable, cluster_problem
+from mptraining.runs.reader import run_id
 from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api.events import Event
 from mptraining_api.kubernetes_api import ApiProblem, Raw, Resource

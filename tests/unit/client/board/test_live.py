@@ -13,8 +13,8 @@ from typing import Any
 
 from mptraining.board.board import Board
 from mptraining.board.rows import SILENT_SECONDS
-from mptraining.board.run_reader import run_id
 from mptraining.board.sources import folder_source
+from mptraining.runs.reader import run_id
 from mptraining_api.run_folder import events_file
 from tests.fakes import Clock
 from tests.testbed.board_runs import BEGIN, progress, started, write_run

@@ -1,4 +1,4 @@
-"""Events read incrementally give the same curves as `mptraining.runs`, which reads everything at once."""
+"""Events read incrementally give at each moment the curves of what is there."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from mptraining.board import event_files, rows
+from mptraining.board import rows
 from mptraining.board.board import Board
 from mptraining.board.details import details
-from mptraining.board.listing import LocalFiles
-from mptraining.board.run_reader import RunReader
 from mptraining.board.server import JSONResponse
 from mptraining.board.sources import folder_source
-from mptraining.runs import load_run
-from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started
-from mptraining_api.run_folder import EVENTS, events_file
+from mptraining.runs import event_files, load_run
+from mptraining.runs.files import LocalFiles
+from mptraining.runs.reader import RunReader
+from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started, gauges, parse
+from mptraining_api.run_folder import EVENTS, events_file, parse_events_name
 
 RunIn = Callable[..., Path]
 AttemptEvents = Callable[..., list[Event]]
@@ -42,7 +42,7 @@ def story(seed: int) -> list[tuple[str, list[Event]]]:
         about: dict[str, Any] = {"attempt": attempt, "incarnation": f"i-{attempt}", "worker": 0}
         step = draw.randint(0, step)
         started = {"strategy": "None", "precision": "float32", "keras": "Keras3", "tensorflow": "2", "devices": ()}
-        started |= {"workers": 1, "replicas_in_sync": 1, "steps_per_epoch": 10, "first_step": step}
+        started |= {"workers": 1, "replicas_in_sync": 1, "steps_per_epoch": 10, "total_steps": 99, "first_step": step}
         told: list[Event] = [
             Notice(time=now, topic="Waiting", message="for data", **about),
             Started(time=now + draw.random(), **started, **about),
@@ -85,16 +85,38 @@ def append(folder: Path, content: bytes) -> None:
         file.write(content)
 
 
-def same_as_history(folder: Path, read: RunReader) -> None:
-    expected = load_run(str(folder)).history
-    curves = read.curves()
-    assert curves.step.tolist() == [each.step for each in expected.points]
-    np.testing.assert_allclose(curves.seconds, [each.seconds for each in expected.points], atol=1e-6)
-    assert curves.total_seconds == pytest.approx(expected.seconds or 0.0)
+def trained(folder: Path) -> list[tuple[float, Progress]]:
+    """Return the Progress events that count, with the training time until each: read one by one, as a person would."""
+    names = (parse_events_name(path.name) for path in (folder / EVENTS).iterdir())
+    kept: list[tuple[float, Progress]] = []
+    past = 0.0
+    for attempt in sorted({name.attempt for name in names if name is not None}):
+        parts = sorted((folder / EVENTS).glob(f"{attempt}-*"), key=lambda path: parse_events_name(path.name) or ())
+        text = "".join(path.read_text(errors="replace") for path in parts)
+        told = [event for line in text.splitlines() if (event := parse(line)) is not None]
+        if not told:
+            continue
+        begin = next((event.time for event in told if isinstance(event, Started)), told[0].time)
+        for event in told:
+            if isinstance(event, Started | Recovered):
+                back = event.first_step if isinstance(event, Started) else event.to_step
+                kept = [(seconds, point) for seconds, point in kept if point.step <= back]
+            if isinstance(event, Progress):
+                kept.append((past + event.time - begin, event))
+        past += told[-1].time - begin
+    return kept
+
+
+def is_whole(folder: Path, read: RunReader) -> None:
+    expected, curves, history = trained(folder), read.curves(), load_run(str(folder)).history
+    assert curves.step.tolist() == [point.step for _, point in expected] == [point.step for point in history.points]
+    np.testing.assert_allclose(curves.seconds, [seconds for seconds, _ in expected], atol=1e-6)
+    assert curves.total_seconds == pytest.approx(history.seconds or 0.0)
     for name in ("loss", "val_loss"):
-        at, values = curves.series(name, "step")
-        known = [(each.step, each.metrics[name]) for each in expected.points if name in each.metrics]
-        assert list(zip(at, values, strict=True)) == known
+        known = [(point.step, point.metrics[name]) for _, point in expected if name in point.metrics]
+        assert list(zip(*curves.series(name), strict=True)) == known == history.series(name)
+    for (_, event), point in zip(expected, history.points, strict=True):
+        assert (event.metrics, gauges(event), event.epoch) == (point.metrics, point.gauges, point.epoch)
 
 
 @pytest.fixture
@@ -119,14 +141,14 @@ def test_curves_grow_with_the_files(tmp_path: Path, tiny_ends: None, seed: int) 
             content = content[size:]
             read.refresh()
             if draw.random() < 0.3:
-                same_as_history(tmp_path, read)
-    same_as_history(tmp_path, read)
+                is_whole(tmp_path, read)
+    is_whole(tmp_path, read)
     whole = reader(tmp_path)
     assert whole.refresh()
-    same_as_history(tmp_path, whole)
+    is_whole(tmp_path, whole)
     best = dict(whole.facts.best or {})
     whole.forget()
-    same_as_history(tmp_path, whole)
+    is_whole(tmp_path, whole)
     assert whole.facts.best == best
 
 
@@ -141,7 +163,7 @@ def test_the_best_values_follow_appended_events(run_in: RunIn, attempt_events: A
     # A file that was written again is read again.
     (folder / events_file(1, "a-b", 0, 0)).write_bytes(lines(attempt_events(steps=5)))
     read.refresh()
-    same_as_history(folder, read)
+    is_whole(folder, read)
 
 
 def test_the_last_values_are_those_of_the_history(run_in: RunIn) -> None:
@@ -164,7 +186,7 @@ def test_a_metric_that_is_nan_is_a_value_of_the_row(run_in: RunIn, done: bool) -
     values = json.loads(msgspec.json.encode(rows.row(read.facts, 0.0)))["values"]
     assert (values["last:loss"], values["last:val_loss"]) == (0.01, "NaN")
     assert values["best:val_loss"] == pytest.approx(1.1 / 20)
-    assert math.isnan(read.curves().values["val_loss"][-1])
+    assert math.isnan(read.curves().values["val_loss"].values[-1])
 
 
 def test_only_what_is_new_is_read(run_in: RunIn, attempt_events: AttemptEvents) -> None:
@@ -205,7 +227,7 @@ def test_lines_that_are_no_events_are_ignored_and_other_events_kept(
     (folder / events_file(1, "a-b", 0, 0)).write_bytes(lines(told[:2]) + strange + newer + snake + b"\n" + saved)
     read = reader(folder)
     read.refresh()
-    same_as_history(folder, read)
+    is_whole(folder, read)
     assert read.curves().step.tolist() == [1, 2, 3]
     assert [type(event).__name__ for _, event in read.other_events()] == ["Started", "Saved"]
 

@@ -7,9 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from mptraining.board.curves import Curves
-from mptraining.board.event_batches import Column
-from mptraining.board.series import chart, downsample, groups, numbers, smoothed, unit, whole_series
+from mptraining.board.series import PIXELS, chart, groups, kept_points, numbers, unit, whole_series
+from mptraining.runs.columns import Axis, Column, Curves, Series
 
 
 def noisy(count: int, seed: int = 0) -> tuple[Column, Column]:
@@ -22,7 +21,8 @@ def noisy(count: int, seed: int = 0) -> tuple[Column, Column]:
 @pytest.mark.parametrize("pixels", [1, 2, 50, 100])
 def test_every_pixel_keeps_its_minimum_and_its_maximum(count: int, pixels: int) -> None:
     x, y = noisy(count)
-    at, values = downsample(x, y, pixels)
+    kept = kept_points(x, y, pixels)
+    at, values = x[kept], y[kept]
     assert len(at) <= max(2 * pixels, 4)
     assert (at[0], at[-1]) == (x[0], x[-1])
     assert (values.min(), values.max()) == (y.min(), y.max())
@@ -38,28 +38,9 @@ def test_every_pixel_keeps_its_minimum_and_its_maximum(count: int, pixels: int) 
             assert values[of_kept == column].max() == y[of_all == column].max()
 
 
-def test_smoothing_is_that_of_tensorboard() -> None:
-    """Its page computes last = last * w + (1 - w) * y, and divides by 1 - w ** n."""
-    y = np.array([1.0, 3.0, 2.0, 8.0])
-    expected, last = [], 0.0
-    for n, value in enumerate(y, start=1):
-        last = 0.6 * last + 0.4 * value
-        expected.append(last / (1 - 0.6**n))
-    np.testing.assert_allclose(smoothed(y, 0.6), expected)
-    assert smoothed(y, 0.0) is y
-
-
-def test_smoothing_comes_before_downsampling() -> None:
-    x, y = noisy(5000)
-    curves = Curves(step=x, epoch=x, seconds=x, values={"loss": y})
-    (found,) = chart("loss", "step", {"a": curves}, pixels=50, smooth=0.9)["series"]
-    every = dict(zip(numbers(x), numbers(smoothed(y, 0.9)), strict=True))
-    assert all(every[at] == value for at, value in zip(found["x"], found["y"], strict=True))
-
-
 def test_a_range_has_one_point_beyond_each_side() -> None:
     x = np.arange(10.0)
-    curves = Curves(step=x, epoch=x, seconds=10 * x, values={"loss": x})
+    curves = Curves(step=x, epoch=x, seconds=10 * x, values={"loss": Series(np.arange(10), x)})
     (found,) = chart("loss", "step", {"a": curves}, pixels=100, begin=3, end=5)["series"]
     assert found["x"] == [2, 3, 4, 5, 6]
     (found,) = chart("loss", "seconds", {"a": curves}, pixels=100, begin=85)["series"]
@@ -69,14 +50,25 @@ def test_a_range_has_one_point_beyond_each_side() -> None:
 
 
 def test_a_series_has_only_the_points_that_know_it() -> None:
-    x = np.arange(4.0)
-    values = {"val_loss": np.array([np.nan, 1.0, np.nan, 2.0])}
-    curves = Curves(step=x, epoch=np.array([1.0, 1, 2, 2]), seconds=x, values=values, steps_per_epoch=2)
-    drawn = chart("val_loss", "epoch", {"a": curves, "b": Curves()}, pixels=100)
+    x = np.arange(5.0)
+    values = {"val_loss": Series(np.array([1, 3, 4]), np.array([1.0, 2.0, np.nan]))}
+    curves = Curves(x, x, np.array([1.0, 1, 2, 2, 3]), x, values, steps_per_epoch=2)
+    shown = chart("val_loss", "epoch", {"a": curves, "b": Curves()})
     series = [{"run": "a", "x": [0.5, 1.5], "y": [1, 2]}]
-    assert drawn == {"name": "val_loss", "x": "epoch", "unit": "number", "series": series}
+    assert shown == {"name": "val_loss", "x": "epoch", "unit": "number", "series": series}
     whole = {"unit": "number", "step": [1, 3], "epoch": [0.5, 1.5], "seconds": [1, 3], "y": [1, 2]}
-    assert whole_series(curves, 100) == {"val_loss": whole}
+    assert whole_series(curves) == {"val_loss": whole}
+
+
+@pytest.mark.parametrize("axis", ["step", "epoch", "seconds"])
+def test_the_live_and_the_exported_page_get_the_same_points(axis: Axis) -> None:
+    seconds, y = noisy(5000)
+    step = np.arange(5000.0)
+    curves = Curves(seconds, step, step // 100, seconds, {"loss": Series(np.arange(5000), y)}, steps_per_epoch=100)
+    (live,) = chart("loss", axis, {"a": curves})["series"]
+    exported = whole_series(curves)["loss"]
+    assert (live["x"], live["y"]) == (exported[axis], exported["y"])
+    assert len(live["x"]) <= 2 * PIXELS
 
 
 def test_numbers_have_seven_digits_and_are_never_nan() -> None:

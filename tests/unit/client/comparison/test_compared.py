@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import mptraining.board
-from mptraining.comparison import Comparison, Row, compare, table
-from mptraining.comparison.compared import TIE, best
+from mptraining.board.board import Board
+from mptraining.board.sources import folder_source
+from mptraining.comparison import Comparison, Row, best, compare, table
 from mptraining.comparison.values import Better
 from mptraining.runs import Run, load_run
 from mptraining_api.events import Event, Finished, Started
@@ -69,7 +68,7 @@ def test_a_result_of_an_earlier_attempt_is_not_the_outcome(
 ) -> None:
     folder = run_in("again", steps=10)
     later = attempt_events(steps=12, first=10, attempt=2, begin=9000.0)
-    (folder / "events" / "2-c-0-0.jsonl").write_text("\n".join(each.to_json() for each in later))
+    (folder / "events" / "2-c-0-0.jsonl").write_text("".join(f"{each.to_json()}\n" for each in later))
     compared = compare([str(folder)])
     assert row(compared, "outcome").texts == ("unfinished, step 12",)
     assert row(compared, "loss").values == (1 / 12,)
@@ -132,7 +131,7 @@ def test_runs_are_sorted_with_the_best_first_and_unknown_values_last(run_in: Run
 def test_a_failure_is_explained(run_in: RunIn) -> None:
     failed = run_in("failed", steps=0, done=False)
     end = ended("InvalidData", 2, time=1000.0, message="no records")
-    (failed / events_file(1, "a-b", 0, 0)).write_text(end.to_json())
+    (failed / events_file(1, "a-b", 0, 0)).write_text(f"{end.to_json()}\n")
     compared = compare([str(failed), str(run_in("plain"))])
     assert row(compared, "outcome").texts == ("InvalidData", "Succeeded")
     assert "failed: InvalidData: no records" in compared.notes
@@ -143,7 +142,7 @@ def test_a_failure_is_explained(run_in: RunIn) -> None:
 def test_the_last_metrics_are_those_of_the_end(run_in: RunIn, attempt_events: Callable[..., list[Event]]) -> None:
     folder = run_in("script", steps=1, done=False)
     events = [*attempt_events(steps=1), ended(step=40, metrics={"loss": 2e-21})]
-    (folder / events_file(1, "a-b", 0, 0)).write_text("\n".join(event.to_json() for event in events))
+    (folder / events_file(1, "a-b", 0, 0)).write_text("".join(f"{event.to_json()}\n" for event in events))
     run = load_run(str(folder))
     assert (run.metrics, run.succeeded) == ({"loss": 2e-21}, True)
     assert run.history.series("loss") == [(1, 1.0), (40, 2e-21)]
@@ -177,12 +176,24 @@ def test_only_some_runs_can_be_best() -> None:
     assert best([1.0, 2.0, 3.0], "lower", able=[1, 2]) == (1,)
 
 
-def test_the_board_has_the_same_bound() -> None:
-    script = Path(mptraining.board.__file__).parent / "static" / "runs_table.js"
-    assert re.findall(r"const TIE = ([\d.]+);", script.read_text(encoding="utf-8")) == [str(TIE)]
-
-
-RunIn = Callable[..., Path]
+def test_the_board_marks_the_runs_that_the_comparison_marks(run_in: RunIn) -> None:
+    results: list[dict[str, Any]] = [
+        {"step_seconds": 0.004, "metrics": {"loss": 0.5, "val_accuracy": 0.9}},
+        {"step_seconds": 0.002, "metrics": {"loss": 0.7, "val_accuracy": 0.899}},
+        {"step_seconds": 0.001, "metrics": {"loss": 0.1, "val_accuracy": 0.99}, "reason": "Diverged", "exit_code": 3},
+        {"step_seconds": 0.003, "metrics": {"loss": 0.504, "val_accuracy": 0.7}},
+    ]
+    folders = [run_in(f"run-{at}", result=result) for at, result in enumerate(results)]
+    board = Board([folder_source(str(folders[0].parent))])
+    board.refresh()
+    marked = {row["name"]: set(row["best"]) for row in board.runs()["runs"]}
+    compared = compare(folders).to_document()["best"]
+    for key, column in {
+        "step_seconds": "stepSeconds",
+        "loss": "last:loss",
+        "val_accuracy": "last:val_accuracy",
+    }.items():
+        assert sorted(name for name, keys in marked.items() if column in keys) == compared[key], key
 
 
 def texts(comparison: Comparison) -> dict[str, tuple[str, ...]]:
@@ -229,7 +240,7 @@ def test_keras_is_named_alike_by_events_and_results(run_in: RunIn) -> None:
             time=1.0, attempt=1, incarnation="a-b", worker=0, strategy="Mirrored", precision="float32",
             keras="keras 3.15.1", tensorflow="2.21.0", devices=("/cpu:0",), workers=1, replicas_in_sync=1,
         )  # fmt: skip
-        path.write_text(started.to_json())
+        path.write_text(f"{started.to_json()}\n")
     assert texts(compare([str(each) for each in folders]))["Keras"] == ("3.15.1", "3.15.1")
 
 

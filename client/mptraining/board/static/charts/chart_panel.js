@@ -6,7 +6,7 @@ import { readable } from "../format.js";
 import { load } from "../load.js";
 import { ChartGroup } from "./chart_group.js";
 import { CurveChart } from "./curve_chart.js";
-import { changes } from "./points.js";
+import { changes, smoothed } from "./points.js";
 
 /** Sections of charts: [{title, charts: [{title, names: [series, …]}]}]. `runs`: [{id, label, colour, dash}]. */
 export class ChartPanel {
@@ -102,11 +102,8 @@ export class ChartPanel {
     if (!this.runs.length) return entry.chart.update([], { unit: "number", xKind: x, scale, cut });
     try {
       const raw = await load("/api/series", parameters);
-      const smoothed = smooth > 0 ? await load("/api/series", { ...parameters, smooth }) : null;
       const charts = raw.charts ?? [raw];
-      const curves = smoothed
-        ? [...this.curves(charts, true), ...this.curves(smoothed.charts ?? [smoothed], false)]
-        : this.curves(charts, false);
+      const curves = smooth > 0 ? [...this.curves(charts, true), ...this.curves(charts, false, smooth)] : this.curves(charts, false);
       entry.chart.update(curves, { unit: charts[0]?.unit ?? "number", xKind: x, scale, cut });
     } catch (error) {
       if (error.status === undefined) throw error;
@@ -116,12 +113,13 @@ export class ChartPanel {
   }
 
   /** Return the curves: of one run each series has a colour, of several each run; what follows the first is dashed. */
-  curves(charts, faint) {
+  curves(charts, faint, weight = 0) {
     const single = this.runs.length === 1;
     return charts.flatMap(({ name, series }, at) =>
       series
         .map((points) => ({ points, run: this.runs.find((each) => each.id === points.run) }))
         .filter(({ run, points }) => run && points.x.length)
+        .map(({ run, points }) => ({ run, points: { x: points.x, y: smoothed(points.y, weight) } }))
         .map(({ run, points }) => ({ run, points: name.startsWith("val_") ? changes(points.x, points.y) : [points.x, points.y] }))
         .map(({ run, points: [x, y] }) => ({
           id: single ? name : run.id,

@@ -4,7 +4,7 @@ import { h } from "../dom.js";
 import { formatSeconds, formatValue } from "../format.js";
 
 /** Return the row of a run: check box, name, state with progress, and the values of `columns`. */
-export function runRow(run, columns, best, view) {
+export function runRow(run, columns, view) {
   const chosen = view.selected.has(run.id);
   const box = h("input", { type: "checkbox", "aria-label": `Select ${run.name}`, checked: chosen, onchange: (event) => view.select([run.id], event.target.checked) });
   const hidden = view.hiddenRuns.has(run.id);
@@ -14,7 +14,7 @@ export function runRow(run, columns, best, view) {
     h("td", { class: "check" }, box),
     h("th", { scope: "row", class: "name" }, h("a", { href: runLink(run), title: run.folder ?? run.name }, run.name)),
     h("td", { class: "state" }, stateBadge(run), outcomeOf(run), progressBar(run)),
-    columns.map((column) => cell(run.values[column.key], column, best.get(column.key))),
+    columns.map((column) => cell(run.values[column.key], column, run.best.includes(column.key))),
   );
 }
 
@@ -29,8 +29,7 @@ export function jobLink(job) {
   return `#/job/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}`;
 }
 
-function cell(value, { kind, title }, best) {
-  const isBest = best?.includes(value) ?? false;
+function cell(value, { kind, title }, isBest) {
   const number = kind !== "text";
   return h("td", { class: `${number ? "number" : ""} ${isBest ? "best" : ""}`, title: isBest ? `best ${title}` : null }, formatValue(value, kind));
 }

@@ -4,7 +4,7 @@ import { announce, emptyState, h, throttled } from "../dom.js";
 import { formatValue } from "../format.js";
 import { load } from "../load.js";
 import { onChange } from "../live.js";
-import { bestValues, groupRuns, isShownAtFirst, parseFilter, sortRuns, splitShared } from "../runs_table.js";
+import { groupRuns, isShownAtFirst, parseFilter, sortRuns, splitShared } from "../runs_table.js";
 import { keep, kept } from "../settings.js";
 import { runRow } from "./run_row.js";
 
@@ -111,9 +111,8 @@ export class RunsView {
     const inCheckbox = document.activeElement?.type === "checkbox";
     const sorted = document.activeElement?.dataset?.sort;
     const place = this.table.scrollLeft;
-    const best = new Map(this.visible.map((each) => [each.key, bestValues(this.shown, each)]));
     const groups = groupRuns(this.shown.slice(0, this.most), this.groupKey);
-    const bodies = groups.map((group) => h("tbody", {}, this.groupHead(group), group.runs.map((run) => runRow(run, this.visible, best, this))));
+    const bodies = groups.map((group) => h("tbody", {}, this.groupHead(group), group.runs.map((run) => runRow(run, this.visible, this))));
     const head = h("tr", {}, this.selectAll(), this.headCell({ key: "name", title: "run" }), this.headCell({ key: "state", title: "state" }), this.visible.map((each) => this.headCell(each)));
     const table = h("table", { class: "runs" }, h("caption", { class: "visually-hidden" }, "Runs; Enter opens a run, Space selects it"), h("thead", {}, head), bodies);
     const rest = this.shown.length - this.most;

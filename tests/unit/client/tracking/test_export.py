@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mptraining.cli.main import app
-from mptraining.exporters.export import Description, Export, Status, follow
-from mptraining.exporters.tracked_run import State, States, parameters
+from mptraining.tracking.export import Description, Export, Status, follow
+from mptraining.tracking.tracked_run import State, States, parameters
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Finished, Progress
 from mptraining_api.outputs.scalars import Scalar

@@ -12,12 +12,16 @@ from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
-from mptraining.exporters.chief_events import ChiefEvents
-from mptraining.exporters.tracked_run import State, States, parameters, run_key, tags
+from mptraining.runs import History
+from mptraining.runs.columns import Columns
+from mptraining.runs.event_files import Launch, RunEvents
+from mptraining.runs.files import folder_files
+from mptraining.tracking.scalars import scalars
+from mptraining.tracking.tracked_run import State, States, parameters, run_key, tags
 from mptraining_api import run_folder
-from mptraining_api.events import Event, Finished, Notice, Recovered, Started
+from mptraining_api.events import Finished, Notice, Recovered
 from mptraining_api.outcomes import PEER_LOST, PREEMPTED, SUCCEEDED
-from mptraining_api.outputs.scalars import Restart, Scalar, ScalarSeries, surviving
+from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import TRACKING
@@ -60,17 +64,12 @@ class Export:
         self._folder = folder
         self._name = name
         self._server = server
-        self._events = ChiefEvents(folder)
-        self._series = ScalarSeries()
-        self._pending: list[Scalar] = []
+        self._files = folder_files(folder)
+        self._events = RunEvents(self._files)
         self._state: State | None = None
         # The last step that an earlier export sent, and that of each series since, by run and tag.
         self._before = -1
         self._sent: dict[str, int] = {}
-        self._first: Event | None = None
-        self._last: Event | None = None
-        self._summary: dict[str, str] = {}
-        self._started: set[str] = set()
 
     @property
     def state(self) -> State | None:
@@ -79,51 +78,51 @@ class Export:
 
     def read(self) -> None:
         """Read the new events."""
-        items: list[Scalar | Restart] = list(self._pending)
-        for event in self._events.poll():
-            self._first = self._first or event
-            self._last = event
-            if isinstance(event, Started):
-                self._started.add(event.incarnation)
-            self._summary |= _summary(event)
-            items += self._series.add(event)
-        self._pending = surviving(items)
+        self._events.refresh(self._files.list())
+        self._events.fill()
 
     def send(self, *, final: bool) -> None:
         """Send what was read; set the status if it is `final`. Raise InvalidData if there is no run, and the server's
         errors.
         """
-        if self._first is None:
+        launches = self._events.launches()
+        if not launches:
             raise InvalidData(self._folder, "holds no events of a run", expected="the run folder of a job")
         if self._state is None:
-            self._state = self._server.begin(self._description(), _stored(self._folder).states.get(self._name))
+            run = self._description(launches[0][0].incarnation)
+            self._state = self._server.begin(run, _stored(self._folder).states.get(self._name))
             _store(self._folder, self._name, self._state)
             self._before = self._state.step
+        history = History.of([columns for _, columns in launches])
         # A server's steps only grow: steps that are trained again keep the values that it has. A script reports its
         # validation after a step whose other values may have been sent.
-        new = [each for each in self._pending if each.step > max(self._before, self._sent.get(each.run + each.tag, -1))]
-        for batch in _batches(sorted(new, key=lambda scalar: scalar.step)):
+        new = [
+            scalar
+            for scalar in scalars(history, max(self._before + 1, *self._sent.values(), 0))
+            if scalar.step > self._sent.get(scalar.run + scalar.tag, -1)
+        ]
+        for batch in _batches(new):
             self._server.log(batch)
-            self._sent |= {each.run + each.tag: each.step for each in batch}
+            self._sent |= {scalar.run + scalar.tag: scalar.step for scalar in batch}
             self._state = self._state.model_copy(update={"step": max(self._state.step, batch[-1].step)})
             _store(self._folder, self._name, self._state)
-        self._pending = []
         if final:
-            self._server.finish(_status(self._last), self._summary)
+            self._server.finish(_status(history.finished), _summary(launches))
 
     def has_started(self, incarnation: str) -> bool:
         """Return whether this launch has claimed the run folder and begun to train."""
-        return incarnation in self._started
+        return any(columns.started for launch, columns in self._events.launches() if launch.incarnation == incarnation)
 
     def is_over(self, incarnation: str) -> bool:
         """Return whether this launch has finished."""
-        return isinstance(self._last, Finished) and incarnation == self._last.incarnation
+        return any(
+            launch.incarnation == incarnation and columns.finished for launch, columns in self._events.launches()
+        )
 
-    def _description(self) -> Description:
-        assert self._first is not None
+    def _description(self, first_incarnation: str) -> Description:
         job = read_job(self._folder)
         return Description(
-            key=run_key(job.name, self._first.incarnation),
+            key=run_key(job.name, first_incarnation),
             name=job.name,
             parameters=parameters(job),
             tags=tags(job, self._folder),
@@ -212,21 +211,23 @@ def _batches(scalars: Sequence[Scalar], most: int = 1000) -> Iterator[Sequence[S
         begin = end
 
 
-def _status(last: Event | None) -> Status:
-    if not isinstance(last, Finished):
+def _status(finished: Finished | None) -> Status:
+    if finished is None:
         return "running"
-    if last.reason == SUCCEEDED.reason:
+    if finished.reason == SUCCEEDED.reason:
         return "succeeded"
     # The next attempt continues it.
-    return "stopped" if last.exit_code in (PREEMPTED.exit_code, PEER_LOST.exit_code) else "failed"
+    return "stopped" if finished.exit_code in (PREEMPTED.exit_code, PEER_LOST.exit_code) else "failed"
 
 
-def _summary(event: Event) -> dict[str, str]:
-    match event:
-        case Finished():
-            return {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
-        case Recovered():
-            return {"mptraining.recovered": event.message[:500]}
-        case Notice() if event.level == "Warning":
-            return {f"mptraining.warning.{event.topic}": event.message[:500]}
-    return {}
+def _summary(launches: Sequence[tuple[Launch, Columns]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for event in (event for _, columns in launches for _, event in columns.others):
+        match event:
+            case Finished():
+                found |= {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
+            case Recovered():
+                found["mptraining.recovered"] = event.message[:500]
+            case Notice() if event.level == "Warning":
+                found[f"mptraining.warning.{event.topic}"] = event.message[:500]
+    return found

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from mptraining.board.curves import Curves, best, last, merge
-from mptraining.board.event_batches import Batch, Other
-from mptraining.board.event_files import Launch, ReadRange
-from mptraining.board.listing import File, Files
-from mptraining.board.rows import RunFacts, launch_facts
+from mptraining.runs.columns import Columns, Curves, best, last, latest, merge
+from mptraining.runs.event_files import RunEvents
+from mptraining.runs.facts import Document, LaunchFacts, RunFacts
+from mptraining.runs.files import File, Files
 from mptraining_api import run_folder
-from mptraining_api.run_folder import metric_direction, parse_events_name
+from mptraining_api.events import Event, Recovered, Started
+from mptraining_api.run_folder import metric_direction
 
 
 class _Job(msgspec.Struct, rename="camel"):
@@ -61,9 +60,9 @@ class RunReader:
         self.id = id or run_id(files.folder)
         self.name = name
         self.listed: Mapping[str, File] = {}
-        self.resolved: Mapping[str, Any] | None = None
-        self.result: Mapping[str, Any] | None = None
-        self._launches: dict[tuple[int, str], Launch] = {}
+        self.resolved: Document | None = None
+        self.result: Document | None = None
+        self._events = RunEvents(files)
         # None until all events were read.
         self._best: dict[str, float] | None = None
         self._last: dict[str, float] = {}
@@ -78,38 +77,17 @@ class RunReader:
             return False
         with self._lock:
             # What could not be read is read again at the next refresh.
-            self._read_changes(listed)
+            for name in (run_folder.JOB, run_folder.RESULT):
+                if self.listed.get(name) != listed.get(name):
+                    self._read_document(name, listed.get(name))
+            self._add(self._events.refresh(listed))
             self._publish()
             self.listed = listed
         return True
 
-    def _read_changes(self, listed: Mapping[str, File]) -> None:
-        if _changed(self.listed, listed, run_folder.JOB):
-            self.resolved = self._document(run_folder.JOB, listed, _Job)
-        if _changed(self.listed, listed, run_folder.RESULT):
-            self.result = self._document(run_folder.RESULT, listed, _Result)
-        for key, parts in self._chief_files(listed).items():
-            launch = self._launches.setdefault(key, Launch(*key))
-            self._add(launch.refresh(parts))
-
     @property
     def facts(self) -> RunFacts:
         return self._facts
-
-    def _publish(self) -> None:
-        batches = self._in_order()
-        final = (self.result or {}).get("metrics") or {}
-        self._facts = RunFacts(
-            id=self.id,
-            name=self.name,
-            folder=self.folder,
-            resolved=self.resolved,
-            result=self.result,
-            launches=tuple(launch_facts(attempt, batch) for attempt, batch in batches),
-            series=tuple(dict.fromkeys([*(name for _, batch in batches for name in batch.values), *final])),
-            best=self._best,
-            last=self._last if self._best is not None else self._last_of(batches),
-        )
 
     @property
     def complete(self) -> bool:
@@ -130,27 +108,16 @@ class RunReader:
             self._publish()
             return found
 
-    def _fill(self) -> Curves:
-        for each in self._launches.values():
-            each.fill()
-        found = self._curves = merge([batch for _, batch in self._in_order()])
-        self._best, self._last = best(found.values), last(found.values)
-        return found
-
-    def other_events(self) -> list[tuple[int, Other]]:
+    def other_events(self) -> list[tuple[int, Event]]:
         """Return all events of the chief that are not Progress, with their attempts. Raises Problem."""
         with self._lock:
             self.curves()
-            return [(attempt, event) for attempt, batch in self._in_order() for event in batch.others]
-
-    def range_reader(self, name: str) -> ReadRange:
-        """Return the function that reads ranges of the file of that name."""
-        return partial(self.files.read, name)
+            launches = self._events.launches()
+            return [(launch.attempt, event) for launch, columns in launches for _, event in columns.others]
 
     def memory(self) -> int:
         """Return the bytes that `forget` would free."""
-        curves = self._curves
-        return 0 if curves is None else 16 * len(curves.step) * (3 + len(curves.values))
+        return 0 if self._curves is None else 2 * self._curves.size
 
     def forget(self) -> None:
         """Drop the curves, unless they are being read; they are read again when they are needed.
@@ -161,53 +128,65 @@ class RunReader:
             return
         try:
             self._curves = None
-            for each in self._launches.values():
-                each.forget()
+            self._events.forget()
         finally:
             self._lock.release()
 
-    def _add(self, new: list[Batch] | None) -> None:
-        """Take over new batches: None is a launch that was seen for the first time."""
+    def _fill(self) -> Curves:
+        self._events.fill()
+        found = self._curves = merge([columns for _, columns in self._events.launches()])
+        self._best, self._last = best(found.values), last(found.values)
+        return found
+
+    def _add(self, new: list[Columns] | None) -> None:
+        """Take over new columns: None is a launch that was seen for the first time."""
         if new == []:
             return
         self._curves = None
-        filled = all(each.filled for each in self._launches.values())
-        if new is None or self._best is None or any(each.cuts for each in new):
+        if new is None or self._best is None or any(_goes_back(columns) for columns in new):
             self._best = None
-            if filled:
+            if self._events.filled:
                 self._fill()
             return
-        for batch in new:
-            for name, value in best(batch.values).items():
+        for columns in new:
+            for name, value in best(columns.values).items():
                 better = max if metric_direction(name) == "up" else min
                 self._best = {**self._best, name: better(value, self._best.get(name, value))}
-            self._last = {**self._last, **last(batch.values)}
+            self._last = {**self._last, **last(columns.values)}
 
-    @staticmethod
-    def _last_of(batches: Sequence[tuple[int, Batch]]) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for _, batch in batches:
-            found |= last(batch.values)
-        return found
+    def _publish(self) -> None:
+        launches = self._events.launches()
+        names = [*(name for _, columns in launches for name in columns.values), *_metrics(self.result)]
+        self._facts = RunFacts(
+            id=self.id,
+            name=self.name,
+            folder=self.folder,
+            resolved=self.resolved,
+            result=self.result,
+            launches=tuple(LaunchFacts.of(launch.attempt, columns) for launch, columns in launches),
+            series=tuple(dict.fromkeys(names)),
+            best=self._best,
+            last=self._last if self._best is not None else latest(columns for _, columns in launches),
+        )
 
-    def _in_order(self) -> list[tuple[int, Batch]]:
-        """Return the launches with events, in order of time."""
-        found = [(each.attempt, batch) for each in self._launches.values() if (batch := each.batch()) is not None]
-        return sorted(found, key=lambda each: (each[0], each[1].first))
-
-    def _chief_files(self, listed: Mapping[str, File]) -> dict[tuple[int, str], dict[int, tuple[int, ReadRange]]]:
-        found: dict[tuple[int, str], dict[int, tuple[int, ReadRange]]] = {}
-        for name, file in listed.items():
-            if (parsed := parse_events_name(name)) and parsed.worker == 0:
-                parts = found.setdefault((parsed.attempt, parsed.incarnation), {})
-                parts[parsed.part] = (file.size, self.range_reader(name))
-        return found
-
-    def _document(self, name: str, listed: Mapping[str, File], types: type[msgspec.Struct]) -> Mapping[str, Any] | None:
-        return _document(self.files.read(name, 0, listed[name].size), types) if name in listed else None
+    def _read_document(self, name: str, file: File | None) -> None:
+        content = self.files.read(name, 0, file.size) if file is not None else b""
+        if name == run_folder.JOB:
+            self.resolved = _document(content, _Job)
+        else:
+            self.result = _document(content, _Result)
 
 
-def _document(data: bytes, types: type[msgspec.Struct]) -> Mapping[str, Any] | None:
+def _goes_back(columns: Columns) -> bool:
+    """Return whether what was recorded before may count no more."""
+    return any(isinstance(event, Started | Recovered) for _, event in columns.others)
+
+
+def _metrics(result: Document | None) -> Mapping[str, Any]:
+    return (result or {}).get("metrics") or {}
+
+
+def _document(data: bytes, types: type[msgspec.Struct]) -> Document | None:
     """Return the JSON object; None if it is none of ours, as other programs write files of these names, too."""
     try:
         found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
@@ -217,7 +196,3 @@ def _document(data: bytes, types: type[msgspec.Struct]) -> Mapping[str, Any] | N
     except (msgspec.DecodeError, OverflowError, RecursionError):
         return None
     return found
-
-
-def _changed(before: Mapping[str, File], now: Mapping[str, File], name: str) -> bool:
-    return before.get(name) != now.get(name)

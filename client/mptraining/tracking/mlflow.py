@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mptraining.exporters.export import Description, Status
-from mptraining.exporters.tracked_run import State
+from mptraining.tracking.export import Description, Status
+from mptraining.tracking.tracked_run import State
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.problems import InvalidSpec
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mptraining.exporters.chief_events import ChiefEvents
-from mptraining_api.outputs.scalars import ScalarSeries, surviving
+from mptraining.runs import load_run
+from mptraining.tracking.scalars import scalars
 from mptraining_api.problems import InvalidData
 from mptraining_records.tfrecord.event_file import RUNS, EventFiles
 from mptraining_storage import storage
@@ -11,16 +11,15 @@ from mptraining_storage import storage
 
 def export_tensorboard(folder: str, to: str) -> int:
     """Write the run's scalars to `train/` and `validation/` below `to`; return their number. Raises InvalidData."""
-    events = ChiefEvents(folder).poll()
-    if not events:
+    history = load_run(folder).history
+    if not history.attempts:
         raise InvalidData(folder, "holds no events of a run", expected="the run folder of a job")
     for run in RUNS:
         if storage.list_objects(storage.join(to, run)):
             step = "Give another folder with --output."
             raise InvalidData(storage.join(to, run), "has files already", next_step=step)
-    series = ScalarSeries()
-    scalars = surviving(item for event in events for item in series.add(event))
-    files = EventFiles(to, "exported", events[0].time)
-    files.add(sorted(scalars, key=lambda scalar: scalar.step))
+    found = list(scalars(history))
+    files = EventFiles(to, "exported", found[0].time if found else 0.0)
+    files.add(found)
     files.flush()
-    return len(scalars)
+    return len(found)
