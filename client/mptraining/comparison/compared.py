@@ -289,13 +289,7 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
         for name in metrics
     ]
     rows += [
-        row(
-            "step_seconds",
-            "time per step",
-            values("step_seconds"),
-            short_time,
-            step_seconds_direction(map(batch_size, runs)),
-        ),
+        row("step_seconds", "time per step", values("step_seconds"), short_time, per_step),
         row("examples_per_second", "examples/s", values("examples_per_second"), "{:,.0f}".format, "higher"),
     ]
     if base is not None and len(runs) > 1:
