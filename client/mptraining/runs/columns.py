@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -279,11 +279,3 @@ def best(values: Mapping[str, Series]) -> dict[str, float]:
 def last(values: Mapping[str, Series]) -> dict[str, float]:
     """Return the last value of each metric, which may be NaN."""
     return {name: float(column[-1]) for name, (_, column) in values.items() if name not in GAUGE_NAMES and len(column)}
-
-
-def latest(parts: Iterable[Columns]) -> dict[str, float]:
-    """Return the last value of each metric in consecutive columns."""
-    found: dict[str, float] = {}
-    for part in parts:
-        found |= last(part.values)
-    return found

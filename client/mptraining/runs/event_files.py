@@ -21,100 +21,77 @@ HEAD, TAIL = 4 << 10, 8 << 10
 LONG = 64 << 10
 # Files up to this size are read whole.
 SMALL = 32 << 10
-# Columns of a growing file are joined when there are so many.
-MOST_PARTS = 16
 _THREADS = 16
-
-# (start, length) -> bytes, fewer at the end.
-ReadRange = Callable[[int, int], bytes]
 
 
 class EventFile:
-    """One file of events. `gap` is the range between its ends, which is decoded on demand."""
+    """One file of events. `gap` is the range between its ends, which `fill` decodes."""
 
-    def __init__(self, read: ReadRange) -> None:
-        self.read = read
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        """`read` takes start and length, and returns fewer bytes at the end."""
+        self._read = read
         self.size = 0
         # The end of the last whole line that was decoded.
-        self.offset = 0
-        self.gap: tuple[int, int] | None = None
-        # By the offset of the first line.
-        self._parts: dict[int, Columns] = {}
+        self._offset = 0
+        self._gap: tuple[int, int] | None = None
+        self._head: Columns | None = None
+        self._between: Columns | None = None
+        self._tail: Columns | None = None
 
     def read_ends(self, size: int) -> None:
         """Decode the beginning and the end of a file that was not read yet."""
         if size <= SMALL:
             self.append(size)
             return
-        head = self._decode(0, self.read(0, HEAD))
-        if not self._parts:
-            head = self._decode(0, self.read(0, LONG))
-        start = self._decode_tail(size, TAIL, head)
-        if start not in self._parts or self._parts[start].progress is None:
-            self._parts.pop(start, None)
-            start = self._decode_tail(size, LONG, head)
+        begin = 0
+        for length in (HEAD, LONG):
+            if self._head is None:
+                self._head, begin = _lines(0, self._read(0, length))
+        for length in (TAIL, LONG):
+            if self._tail is None or self._tail.progress is None:
+                start = max(begin, size - length)
+                data = self._read(start, size - start)
+                # The first line is cut; it belongs to the gap.
+                cut = data.find(b"\n") + 1 if start > begin else 0
+                start += cut
+                self._tail, self._offset = _lines(start, data[cut:])
         self.size = size
-        self.gap = (head, start) if start > head else None
+        self._gap = (begin, start) if start > begin else None
 
     def skip(self, size: int) -> None:
         """Take the whole file as the gap."""
-        self.size, self.offset, self.gap = size, size, (0, size)
+        self.size, self._offset, self._gap = size, size, (0, size)
 
-    def append(self, size: int) -> Columns | None:
-        """Decode what was appended since; return it. A file that became shorter is read again from its beginning."""
-        if size < self.size:
-            self.offset, self.gap = 0, None
-            self._parts.clear()
-        begin = self.offset
-        if size > begin:
-            # The last line may be torn: its rest comes later.
-            self.offset = self._decode(begin, self.read(begin, size - begin))
+    def append(self, size: int) -> None:
+        """Decode what was appended since."""
+        # The last line may be torn: its rest comes later.
+        new, self._offset = _lines(self._offset, self._read(self._offset, size - self._offset))
+        self._tail = join([part for part in (self._tail, new) if part is not None])
         self.size = size
-        new = self._parts.get(begin) if self.offset > begin else None
-        end = self.gap[1] if self.gap else 0
-        appended = [self._parts[at] for at in sorted(self._parts) if at >= end]
-        if len(appended) > MOST_PARTS and (joined := join(appended)) is not None:
-            self._parts = {at: part for at, part in self._parts.items() if at < end} | {end: joined}
-        return new
 
     def fill(self) -> None:
         """Decode the gap."""
-        if not self.filled and self.gap is not None:
-            start, end = self.gap
-            self._decode(start, self.read(start, end - start))
-            if not self.filled:
-                self.gap = None
+        if self._gap is not None and self._between is None:
+            start, end = self._gap
+            self._between, _ = _lines(start, self._read(start, end - start))
+            self._gap = None if self._between is None else self._gap
 
     def forget(self) -> None:
         """Drop what `fill` decoded."""
-        if self.gap is not None:
-            self._parts.pop(self.gap[0], None)
+        self._between = None
 
     @property
     def filled(self) -> bool:
-        return self.gap is None or self.gap[0] in self._parts
+        return self._gap is None or self._between is not None
 
     def columns(self) -> list[Columns]:
-        return [self._parts[at] for at in sorted(self._parts)]
+        return [part for part in (self._head, self._between, self._tail) if part is not None]
 
-    def _decode(self, start: int, data: bytes) -> int:
-        """Decode the whole lines of `data`, which begins at `start`; return where the last of them ends."""
-        end = data.rfind(b"\n") + 1
-        found = decode(data[:end])
-        if found is not None:
-            self._parts[start] = found
-        return start + end
 
-    def _decode_tail(self, size: int, length: int, at_least: int) -> int:
-        """Decode the last `length` bytes; return where their first whole line begins."""
-        start = max(at_least, size - length)
-        data = self.read(start, size - start)
-        if start > at_least:
-            # The first line is cut; it belongs to the gap.
-            cut = data.find(b"\n") + 1
-            start, data = start + cut, data[cut:]
-        self.offset = self._decode(start, data)
-        return start
+def _lines(start: int, data: bytes) -> tuple[Columns | None, int]:
+    """Decode the whole lines of `data`, which begins at `start`; return them and where the last of them ends."""
+    end = data.rfind(b"\n") + 1
+    return decode(data[:end]), start + end
 
 
 class Launch(NamedTuple):
@@ -133,27 +110,31 @@ class RunEvents:
         self._chief = chief
         self._launches: dict[Launch, dict[int, EventFile]] = {}
 
-    def refresh(self, listed: Mapping[str, File]) -> list[Columns] | None:
+    def refresh(self, listed: Mapping[str, File]) -> bool:
         """Read what is new in the listed files; of launches that were not known, the ends only.
 
-        Returns the new columns, None if a launch is new. Raises Problem; what was not read is read the next time.
+        Returns whether anything was. Raises Problem; what was not read is read the next time.
         """
-        new: list[Columns] = []
-        has_new_launch = False
+        changed = False
         for launch, sizes in self._sizes(listed).items():
             known = self._launches.setdefault(launch, {})
             ends = () if known else (min(sizes), max(sizes))
-            has_new_launch |= not known
             for part, (name, size) in sorted(sizes.items()):
-                file = known.get(part) or EventFile(partial(self.files.read, name))
-                if ends and part in ends:
+                file = known.get(part)
+                if file is not None and file.size == size:
+                    continue
+                if file is None or size < file.size:
+                    # A file that became shorter is read again from its beginning.
+                    file = EventFile(partial(self.files.read, name))
+                if not ends:
+                    file.append(size)
+                elif part in ends:
                     file.read_ends(size)
-                elif ends:
+                else:
                     file.skip(size)
-                elif size != file.size and (found := file.append(size)) is not None:
-                    new.append(found)
                 known[part] = file
-        return None if has_new_launch else new
+                changed = True
+        return changed
 
     def fill(self) -> None:
         """Read everything that was listed. Raises Problem."""

@@ -9,13 +9,12 @@ from typing import Any
 
 import msgspec
 
-from mptraining.runs.columns import Columns, Curves, best, last, latest, merge
+from mptraining.runs.columns import Curves, best, last, merge
 from mptraining.runs.event_files import RunEvents
 from mptraining.runs.facts import Document, LaunchFacts, RunFacts
 from mptraining.runs.files import File, Files
 from mptraining_api import run_folder
-from mptraining_api.events import Event, Recovered, Started
-from mptraining_api.run_folder import metric_direction
+from mptraining_api.events import Event
 
 
 class _Job(msgspec.Struct, rename="camel"):
@@ -65,7 +64,6 @@ class RunReader:
         self._events = RunEvents(files)
         # None until all events were read.
         self._best: dict[str, float] | None = None
-        self._last: dict[str, float] = {}
         self._curves: Curves | None = None
         self._facts = RunFacts(id=self.id, name=name, folder=self.folder)
         self._lock = threading.RLock()
@@ -80,7 +78,10 @@ class RunReader:
             for name in (run_folder.JOB, run_folder.RESULT):
                 if self.listed.get(name) != listed.get(name):
                     self._read_document(name, listed.get(name))
-            self._add(self._events.refresh(listed))
+            if self._events.refresh(listed):
+                self._curves, self._best = None, None
+            if self._best is None and self._events.filled:
+                self._fill()
             self._publish()
             self.listed = listed
         return True
@@ -135,28 +136,13 @@ class RunReader:
     def _fill(self) -> Curves:
         self._events.fill()
         found = self._curves = merge([columns for _, columns in self._events.launches()])
-        self._best, self._last = best(found.values), last(found.values)
+        self._best = best(found.values)
         return found
-
-    def _add(self, new: list[Columns] | None) -> None:
-        """Take over new columns: None is a launch that was seen for the first time."""
-        if new == []:
-            return
-        self._curves = None
-        if new is None or self._best is None or any(_goes_back(columns) for columns in new):
-            self._best = None
-            if self._events.filled:
-                self._fill()
-            return
-        for columns in new:
-            for name, value in best(columns.values).items():
-                better = max if metric_direction(name) == "up" else min
-                self._best = {**self._best, name: better(value, self._best.get(name, value))}
-            self._last = {**self._last, **last(columns.values)}
 
     def _publish(self) -> None:
         launches = self._events.launches()
-        names = [*(name for _, columns in launches for name in columns.values), *_metrics(self.result)]
+        read = [self._curves.values] if self._curves else [columns.values for _, columns in launches]
+        names = [*(name for part in read for name in part), *((self.result or {}).get("metrics") or ())]
         self._facts = RunFacts(
             id=self.id,
             name=self.name,
@@ -166,7 +152,7 @@ class RunReader:
             launches=tuple(LaunchFacts.of(launch.attempt, columns) for launch, columns in launches),
             series=tuple(dict.fromkeys(names)),
             best=self._best,
-            last=self._last if self._best is not None else latest(columns for _, columns in launches),
+            last={name: value for part in read for name, value in last(part).items()},
         )
 
     def _read_document(self, name: str, file: File | None) -> None:
@@ -175,15 +161,6 @@ class RunReader:
             self.resolved = _document(content, _Job)
         else:
             self.result = _document(content, _Result)
-
-
-def _goes_back(columns: Columns) -> bool:
-    """Return whether what was recorded before may count no more."""
-    return any(isinstance(event, Started | Recovered) for _, event in columns.others)
-
-
-def _metrics(result: Document | None) -> Mapping[str, Any]:
-    return (result or {}).get("metrics") or {}
 
 
 def _document(data: bytes, types: type[msgspec.Struct]) -> Document | None:
