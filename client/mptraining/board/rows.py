@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import best, better_direction, metric_title, step_seconds_direction
-from mptraining.comparison.settings import keras_text
+from mptraining.comparison import best, better_direction, keras_text, metric_title, step_seconds_direction
 from mptraining.runs.facts import Document, RunFacts
 from mptraining_api.model import json_value
 

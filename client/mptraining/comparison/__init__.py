@@ -1,18 +1,12 @@
-"""Comparison of runs: their results, the best of them, and the settings in which they differ.
+"""Comparison of runs: their results, the best of them, and the settings in which they differ."""
 
-`values` reads one quantity of one run, `settings` its configuration; `compared` marks the best values and puts
-them side by side, and `text_table` prints that.
-"""
-
-from mptraining.comparison.compared import TEXT_WIDTH, Comparison, Row, compare, side_by_side
-from mptraining.comparison.text_table import table
-from mptraining.comparison.values import (
+from mptraining.comparison.compared import TEXT_WIDTH, Comparison, Row, compare, side_by_side, table
+from mptraining.comparison.quantities import (
     best,
     better_direction,
-    labels,
-    metric_names,
+    flattened,
+    keras_text,
     metric_title,
-    outcome,
     step_seconds_direction,
 )
 
@@ -23,10 +17,9 @@ __all__ = [
     "best",
     "better_direction",
     "compare",
-    "labels",
-    "metric_names",
+    "flattened",
+    "keras_text",
     "metric_title",
-    "outcome",
     "side_by_side",
     "step_seconds_direction",
     "table",

@@ -1,17 +1,19 @@
-"""Comparison of runs as one value; `text_table` prints it, and a notebook shows it as HTML."""
+"""Comparison of runs as one value, as a table of text, and as HTML for a notebook."""
 
 from __future__ import annotations
 
+import io
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from mptraining.comparison.settings import batch_size, named_settings, other_settings, setting_text
-from mptraining.comparison.values import (
+from mptraining.comparison.quantities import (
     Better,
     Value,
+    batch_size,
     best,
     better_direction,
     input_bound_percent,
@@ -19,8 +21,11 @@ from mptraining.comparison.values import (
     latest,
     metric_names,
     metric_title,
+    named_settings,
+    other_settings,
     outcome,
     reported,
+    setting_text,
     speed_ratio,
     step_seconds_direction,
 )
@@ -30,12 +35,19 @@ from mptraining_api.model import json_value
 from mptraining_api.problems import InvalidSpec, nearest
 
 if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
     from mptraining.display.curves import Panel
 
 # The width of a comparison as text where nothing else decides it.
 TEXT_WIDTH = 120
 # Runs above which they are rows.
 MOST_COLUMNS = 4
+# Cells are broken beyond it.
+_CELL_WIDTH = 34
+_GAP = 2
+_BEST, _DIFFERENT = "bold green", "bold"
 
 
 class HasRun(Protocol):
@@ -45,6 +57,13 @@ class HasRun(Protocol):
 
 
 Comparable = str | os.PathLike[str] | Run | HasRun
+
+
+class Cell(NamedTuple):
+    """A text of a table and its rich style."""
+
+    text: str
+    style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,40 +178,39 @@ class Comparison:
         return f"<Comparison of {counted(len(self.runs), 'run')}: {', '.join(self.labels)}>"
 
     def __str__(self) -> str:
-        from mptraining.comparison.text_table import plain_text
+        from rich.console import Console
 
-        return plain_text(self, TEXT_WIDTH)
+        file = io.StringIO()
+        Console(file=file, width=1000, color_system=None).print(table(self, TEXT_WIDTH))
+        file.writelines(f"note: {note}\n" for note in self.notes)
+        return file.getvalue().rstrip("\n")
+
+    def cells(self, *, many: bool) -> list[tuple[Cell, ...]]:
+        """Return the rows of a table, the first of which is its head: a column for each run, or a row if `many`."""
+        found = [(Cell("run" if many else ""), *(Cell(label, "bold") for label in self.labels))]
+        for row in self.shown:
+            base = _DIFFERENT if row.kind == "setting" and row.differs else ""
+            values = (Cell(text, _BEST if at in row.best else base) for at, text in enumerate(row.texts))
+            found.append((Cell(row.title, "bold" if many else base or "dim"), *values))
+        return list(zip(*found, strict=True)) if many else found
 
     def _repr_html_(self) -> str:
         from mptraining.display.curves import Curve, swatch
         from mptraining.display.html import card, grid
 
         panels = self._panels()
-        styles = {label: at for at, label in enumerate(self.labels)}
         keys = " &nbsp; ".join(
             f'<span style="white-space:nowrap">{swatch(Curve(label, (), at))} {escape(label)}</span>'
-            for label, at in styles.items()
+            for at, label in enumerate(self.labels)
         )
-        rows = self.shown
-        if self.many:
-            table = grid(
-                ["run", *(row.title for row in rows)],
-                [
-                    (
-                        [label, *(row.texts[at] for row in rows)],
-                        frozenset(place + 1 for place, row in enumerate(rows) if at in row.best),
-                    )
-                    for at, label in enumerate(self.labels)
-                ],
-            )
-        else:
-            table = grid(
-                ["", *self.labels], [([row.title, *row.texts], frozenset(at + 1 for at in row.best)) for row in rows]
-            )
+        head, *rows = (
+            ([cell.text for cell in row], frozenset(at for at, cell in enumerate(row) if cell.style == _BEST))
+            for row in self.cells(many=self.many)
+        )
         legend = f'<div style="font:12px sans-serif;line-height:1.7">{keys}</div>' if panels else ""
         title = f"Comparison of {counted(len(self.runs), 'run')}"
         lines = [*filter(None, [self.shared_text]), *self.notes]
-        return card(title, table=table, lines=lines, panels=panels, shared_legend=legend)
+        return card(title, table=grid(head[0], rows), lines=lines, panels=panels, shared_legend=legend)
 
     def _panels(self, names: Sequence[str] = ()) -> list[Panel]:
         """Return a chart of each name, with a curve of each run that recorded it."""
@@ -221,6 +239,81 @@ class Comparison:
         keys = [row.key for row in self.rows]
         step = nearest(column, keys) or f"Columns: {', '.join(keys)}."
         raise InvalidSpec("sort", f"{column!r} is no column of this comparison", next_step=step)
+
+
+def table(comparison: Comparison, width: int) -> Group:
+    """Return the comparison as a rich renderable at most `width` characters wide, as far as its values allow.
+
+    The best values are green and bold, settings in which the runs differ are bold; settings that all runs share are
+    named once, below.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for block in _blocks(comparison, width):
+        lines += [*([Text("")] if lines else []), *_drawn(block)]
+    shared = textwrap.wrap(comparison.shared_text, width, break_long_words=False)
+    return Group(*lines, *(Text(line, "dim") for line in shared))
+
+
+# A column of a table: its cells, each broken into lines.
+_Column = list[tuple[list[str], str]]
+
+
+def _blocks(comparison: Comparison, width: int) -> list[list[_Column]]:
+    """Return tables as lists of columns: a column for each run, or rows in as many blocks as the width needs."""
+    if not comparison.many:
+        columns = [_column(cells) for cells in zip(*comparison.cells(many=False), strict=True)]
+        if _width(columns) <= width:
+            return [columns]
+    names, *columns = (_column(cells) for cells in zip(*comparison.cells(many=True), strict=True))
+    blocks = [[names]]
+    for column in columns:
+        if len(blocks[-1]) > 1 and _width([*blocks[-1], column]) > width:
+            blocks.append([names])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _column(cells: Sequence[Cell]) -> _Column:
+    head, *values = cells
+    broken = [(textwrap.wrap(cell.text, _CELL_WIDTH, break_on_hyphens=False) or [""], cell.style) for cell in values]
+    # A heading may be as wide as the values below it, or else as its longest word.
+    widths = (len(text) for text in (*head.text.split(), *(line for lines, _ in broken for line in lines)))
+    title = textwrap.wrap(head.text, max(widths, default=1) or 1, break_on_hyphens=False) or [""]
+    return [(title, head.style), *broken]
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(_widest(column) for column in columns) + _GAP * (len(columns) - 1)
+
+
+def _widest(column: _Column) -> int:
+    return max(len(line) for lines, _ in column for line in lines)
+
+
+def _drawn(columns: Sequence[_Column]) -> list[Text]:
+    """Return the lines of a table: the first column to the left, the others to the right, headings at the bottom."""
+    from rich.text import Text
+
+    widths = [_widest(column) for column in columns]
+    drawn: list[Text] = []
+    for index, cells in enumerate(zip(*columns, strict=True)):
+        height = max(len(lines) for lines, _ in cells)
+        for level in range(height):
+            line = Text()
+            for at, (lines, style) in enumerate(cells):
+                # Headings end on the same line, cells begin on it.
+                shown = level - (height - len(lines) if index == 0 else 0)
+                text = lines[shown] if 0 <= shown < len(lines) else ""
+                line.append(" " * (_GAP * (at > 0)))
+                line.append(text.ljust(widths[at]) if at == 0 else text.rjust(widths[at]), style)
+            line.rstrip()
+            drawn.append(line)
+        if index == 0:
+            drawn.append(Text("-" * _width(columns), "dim"))
+    return drawn
 
 
 def compare(

@@ -6,20 +6,23 @@ that the server has, so that an export that was interrupted continues there.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from mptraining.comparison import flattened
 from mptraining.runs import History
 from mptraining.runs.columns import Columns
 from mptraining.runs.event_files import Launch, RunEvents
 from mptraining.runs.files import folder_files
-from mptraining.tracking.scalars import scalars
-from mptraining.tracking.tracked_run import State, States, parameters, run_key, tags
+from mptraining.tracking.tensorboard import scalars
 from mptraining_api import run_folder
 from mptraining_api.events import Finished, Notice, Recovered
+from mptraining_api.model import Model
 from mptraining_api.outcomes import PEER_LOST, PREEMPTED, SUCCEEDED
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.problems import InvalidData, Problem
@@ -30,7 +33,26 @@ from mptraining_storage import storage
 POLL_SECONDS = 2.0
 # Between two tries of a server that does not answer.
 RETRY_SECONDS = 15.0
+# MLflow's oldest limit; W&B has none that matters here.
+_LONGEST_VALUE = 500
+# Not settings of the training: reasons, and what follows from other fields.
+_NOT_PARAMETERS = ("version", "choices", "placement", "tracking", "output")
 Status = Literal["running", "succeeded", "failed", "stopped"]
+
+
+class State(Model):
+    """What a tracking server has of a run: its id there, its page, and the last step that it has."""
+
+    run_id: str
+    url: str | None = None
+    step: int = -1
+
+
+class States(Model):
+    """`tracking.json` in the run folder: the states by server, `mlflow` or `wandb`."""
+
+    version: int = 1
+    states: dict[str, State] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +202,30 @@ def read_job(folder: str) -> ResolvedJob:
         return ResolvedJob.read(storage.read(uri))
     except ValidationError:
         raise InvalidData(uri, "cannot be read", next_step="Another version may have written it.") from None
+
+
+def run_key(name: str, first_incarnation: str) -> str:
+    """Return the id of a run on every tracking server: the same for all attempts, and another for another run."""
+    return hashlib.sha256(f"{name} {first_incarnation}".encode()).hexdigest()[:16]
+
+
+def parameters(job: ResolvedJob) -> dict[str, str]:
+    """Return the job's settings as text by path, such as `training.optimizer.config.learning_rate`."""
+    leaves = flattened(job.to_document(), _NOT_PARAMETERS)
+    return {path: (value if isinstance(value, str) else json.dumps(value))[:_LONGEST_VALUE] for path, value in leaves}
+
+
+def tags(job: ResolvedJob, folder: str) -> dict[str, str]:
+    """Return what people filter runs by, and the link to the run folder."""
+    found = {
+        "mptraining.job": job.name,
+        "mptraining.run_folder": folder,
+        "mptraining.accelerator": job.accelerator.type,
+        "mptraining.precision": job.precision.policy,
+        "mptraining.strategy": job.strategy,
+        "mptraining.keras": job.keras,
+    }
+    return {name: str(value) for name, value in found.items()}
 
 
 def _stored(folder: str) -> States:

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mptraining.tracking.export import Description, Status
-from mptraining.tracking.tracked_run import State
+from mptraining.tracking.export import Description, State, Status
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.problems import InvalidSpec
 

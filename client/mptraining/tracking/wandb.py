@@ -8,8 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mptraining.tracking.export import Description, Status
-from mptraining.tracking.tracked_run import State
+from mptraining.tracking.export import Description, State, Status
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.problems import InvalidSpec
 from mptraining_storage import storage

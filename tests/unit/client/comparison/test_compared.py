@@ -14,7 +14,7 @@ from rich.console import Console
 from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
 from mptraining.comparison import Comparison, Row, best, compare, table
-from mptraining.comparison.values import Better
+from mptraining.comparison.quantities import Better
 from mptraining.runs import Run, load_run
 from mptraining_api.events import Event, Finished, Started
 from mptraining_api.problems import InvalidSpec

@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mptraining.cli.main import app
-from mptraining.tracking.export import Description, Export, Status, follow
-from mptraining.tracking.tracked_run import State, States, parameters
+from mptraining.tracking.export import Description, Export, State, States, Status, follow, parameters
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Finished, Progress
 from mptraining_api.outputs.scalars import Scalar
