@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from mptraining.display.text import with_worker_prefix
-from mptraining_api import events, run_folder
-from mptraining_api.events import Finished
+from mptraining.runs.event_files import RunEvents
+from mptraining.runs.files import folder_files
+from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.run_folder import PartName, parse_log_name
 from mptraining_storage import storage
+from mptraining_storage.preconditions import StoredObject
 
-_LOG_FILE = re.compile(r"(\d+)-(.+)-(\d+)-(\d+)\.log")
 FOLLOW_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Part:
-    """A part of one worker's output, in the order of reading."""
-
-    attempt: int
-    incarnation: str
-    worker: int
-    number: int
-    uri: str
-    size: int
+# A part of one worker's output.
+_Part = tuple[PartName, StoredObject]
 
 
 def log_lines(folder: str, *, attempt: int | None = None, worker: int | None = None) -> Iterator[str]:
@@ -37,9 +27,8 @@ def log_lines(folder: str, *, attempt: int | None = None, worker: int | None = N
     found = _select(_parts(folder), attempt=attempt, worker=worker)
     if not found:
         raise _nothing(folder, attempt, worker)
-    for part in found:
-        text = storage.read(part.uri).decode("utf-8", errors="replace")
-        yield from (with_worker_prefix(part.worker, line) for line in text.splitlines())
+    for name, stored in found:
+        yield from _shown(name, storage.read(stored.uri))
 
 
 def follow_lines(
@@ -57,18 +46,17 @@ def follow_lines(
     over = False
     while True:
         found = _select(_parts(folder), attempt=attempt, worker=worker)
-        for part in found:
-            begin = read.get(part.uri, 0)
-            if part.size > begin:
-                content = storage.read_range(part.uri, begin, part.size - begin)
+        for name, stored in found:
+            begin = read.get(stored.uri, 0)
+            if stored.size > begin:
+                content = storage.read_range(stored.uri, begin, stored.size - begin)
                 complete = content[: content.rfind(b"\n") + 1]
-                read[part.uri] = begin + len(complete)
-                text = complete.decode("utf-8", errors="replace")
-                yield from (with_worker_prefix(part.worker, line) for line in text.splitlines())
+                read[stored.uri] = begin + len(complete)
+                yield from _shown(name, complete)
         if over:
             return
         # The lines of the end are written after the event: they are read once more.
-        over = bool(found) and _is_finished(folder, found[-1])
+        over = bool(found) and _is_finished(folder, found[-1][0])
         wait(FOLLOW_SECONDS)
 
 
@@ -86,31 +74,27 @@ def _require_worker(folder: str, worker: int | None) -> None:
         raise InvalidData(folder, f"the run has no worker {worker}", expected=f"0 to {last}" if last else "0")
 
 
-def _parts(folder: str) -> list[Part]:
-    matches = (
-        (each, _LOG_FILE.fullmatch(each.uri.rpartition("/")[2]))
-        for each in storage.list_objects(storage.join(folder, run_folder.LOGS))
-    )
-    return sorted(
-        Part(int(match[1]), match[2], int(match[3]), int(match[4]), each.uri, each.size)
-        for each, match in matches
-        if match
-    )
+def _shown(name: PartName, content: bytes) -> Iterator[str]:
+    lines = content.decode("utf-8", errors="replace").splitlines()
+    return (with_worker_prefix(name.worker, line) for line in lines)
 
 
-def _select(parts: list[Part], *, attempt: int | None, worker: int | None) -> list[Part]:
-    last = max((part.attempt for part in parts), default=0) if attempt is None else attempt
-    return [part for part in parts if part.attempt == last and worker in (None, part.worker)]
+def _parts(folder: str) -> list[_Part]:
+    """Return the parts of all output in the order of reading."""
+    stored = storage.list_objects(storage.join(folder, run_folder.LOGS))
+    return sorted(((name, part) for part in stored if (name := parse_log_name(part.uri))), key=lambda part: part[0])
 
 
-def _is_finished(folder: str, part: Part) -> bool:
+def _select(parts: list[_Part], *, attempt: int | None, worker: int | None) -> list[_Part]:
+    last = max((name.attempt for name, _ in parts), default=0) if attempt is None else attempt
+    return [part for part in parts if part[0].attempt == last and worker in (None, part[0].worker)]
+
+
+def _is_finished(folder: str, part: PartName) -> bool:
     """Return whether the chief of this part's launch has reported its end."""
-    for each in storage.list_objects(storage.join(folder, run_folder.EVENTS)):
-        if each.uri.rpartition("/")[2].startswith(f"{part.attempt}-{part.incarnation}-0-"):
-            lines = storage.read(each.uri).decode("utf-8", errors="replace").splitlines()
-            if lines and isinstance(events.parse(lines[-1]), Finished):
-                return True
-    return False
+    events = RunEvents(folder_files(folder))
+    events.refresh(events.files.list())
+    return any(columns.finished for launch, columns in events.launches() if launch[:2] == part[:2])
 
 
 def _nothing(folder: str, attempt: int | None, worker: int | None) -> InvalidData:
@@ -122,7 +106,7 @@ def _nothing(folder: str, attempt: int | None, worker: int | None) -> InvalidDat
             next_step="The program printed nothing, or an older version trained it; see its events: mptj compare",
         )
     if worker is not None and (of_worker := _select(kept, attempt=attempt, worker=None)):
-        known = sorted({part.worker for part in of_worker})
+        known = sorted({name.worker for name, _ in of_worker})
         return InvalidData(folder, f"no output of worker {worker}", expected=f"one of {', '.join(map(str, known))}")
-    attempts = sorted({part.attempt for part in kept})
+    attempts = sorted({name.attempt for name, _ in kept})
     return InvalidData(folder, f"no output of attempt {attempt}", expected=f"one of {', '.join(map(str, attempts))}")

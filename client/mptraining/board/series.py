@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any, get_args
 
 import numpy as np
@@ -109,17 +110,9 @@ def whole_series(curves: Curves) -> dict[str, dict[str, Any]]:
 
 
 def numbers(values: Column) -> list[float | None]:
-    """Return JSON numbers with seven significant digits; None for what is not finite."""
-    finite = np.isfinite(values)
-    if not finite.all():
-        rounded = iter(numbers(values[finite]))
-        return [next(rounded) if known else None for known in finite.tolist()]
-    if (values == np.rint(values)).all() and (np.abs(values) < 2**53).all():
-        whole: list[float | None] = values.astype(np.int64).tolist()
-        return whole
-    with np.errstate(divide="ignore"):
-        digits = 6 - np.floor(np.log10(np.abs(values)))
-    # Beyond 300 the scale itself would not be finite; 0 has none.
-    scale = 10.0 ** np.clip(np.where(np.isfinite(digits), digits, 0), -300, 300)
-    short: list[float | None] = (np.rint(values * scale) / scale).tolist()
-    return short
+    """Return JSON numbers, whole ones exact and others with seven significant digits; None for what is not finite."""
+    return [_number(value) if isfinite(value) else None for value in values.tolist()]
+
+
+def _number(value: float) -> float:
+    return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.7g}")

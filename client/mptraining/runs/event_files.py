@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from itertools import groupby
 
 from mptraining.runs.columns import Columns, decode, join
 from mptraining.runs.files import File, Files
-from mptraining_api.run_folder import parse_events_name
+from mptraining_api.run_folder import PartName, parse_events_name
 
 # Enough for a Started event, and for the last progress and the end of a run.
 HEAD, TAIL = 4 << 10, 8 << 10
@@ -94,82 +94,74 @@ def _lines(start: int, data: bytes) -> tuple[Columns | None, int]:
     return decode(data[:end]), start + end
 
 
-class Launch(NamedTuple):
-    """One process of one attempt: a job queue may start an attempt twice."""
-
-    attempt: int
-    incarnation: str
-    worker: int
-
-
 class RunEvents:
-    """The events of worker 0 of a run, or those of all other workers, by launch."""
+    """The events of worker 0 of a run, or those of all other workers, by launch.
+
+    A launch is one process of one attempt: a job queue may start an attempt twice.
+    """
 
     def __init__(self, files: Files, *, chief: bool = True) -> None:
         self.files = files
         self._chief = chief
-        self._launches: dict[Launch, dict[int, EventFile]] = {}
+        self._parts: dict[PartName, EventFile] = {}
 
     def refresh(self, listed: Mapping[str, File]) -> bool:
         """Read what is new in the listed files; of launches that were not known, the ends only.
 
         Returns whether anything was. Raises Problem; what was not read is read the next time.
         """
-        changed = False
-        for launch, sizes in self._sizes(listed).items():
-            known = self._launches.setdefault(launch, {})
-            ends = () if known else (min(sizes), max(sizes))
-            for part, (name, size) in sorted(sizes.items()):
-                file = known.get(part)
-                if file is not None and file.size == size:
-                    continue
+        named = ((parse_events_name(name), name, file.size) for name, file in listed.items())
+        sizes = {part: (name, size) for part, name, size in named if part and (part.worker == 0) == self._chief}
+        changed = {
+            part for part, (_, size) in sizes.items() if part not in self._parts or self._parts[part].size != size
+        }
+        known = {_launch(part) for part in self._parts}
+        for launch, parts in groupby(sorted(changed), _launch):
+            *inner, last = parts
+            for part in (*inner, last):
+                name, size = sizes[part]
+                file = self._parts.get(part)
                 if file is None or size < file.size:
                     # A file that became shorter is read again from its beginning.
                     file = EventFile(partial(self.files.read, name))
-                if not ends:
+                if launch in known:
                     file.append(size)
-                elif part in ends:
+                elif part in (*inner[:1], last):
                     file.read_ends(size)
                 else:
                     file.skip(size)
-                known[part] = file
-                changed = True
-        return changed
+                self._parts[part] = file
+        return bool(changed)
 
     def fill(self) -> None:
         """Read everything that was listed. Raises Problem."""
-        missing = [file for parts in self._launches.values() for file in parts.values() if not file.filled]
-        if len(missing) < 2:
-            for file in missing:
-                file.fill()
-            return
-        # Each costs a round trip to a bucket.
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="events") as pool:
-            list(pool.map(EventFile.fill, missing))
+        missing = [file for file in self._parts.values() if not file.filled]
+        if len(missing) > 1:
+            # Each costs a round trip to a bucket.
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="events") as pool:
+                list(pool.map(EventFile.fill, missing))
+        for file in missing:
+            file.fill()
 
     def forget(self) -> None:
         """Drop all but the ends."""
-        for parts in self._launches.values():
-            for file in parts.values():
-                file.forget()
+        for file in self._parts.values():
+            file.forget()
 
     @property
     def filled(self) -> bool:
-        return all(file.filled for parts in self._launches.values() for file in parts.values())
+        return all(file.filled for file in self._parts.values())
 
-    def launches(self) -> list[tuple[Launch, Columns]]:
-        """Return the launches that have events, in order of time, with what was read of them."""
-        found = (
-            (launch, join([columns for _, file in sorted(parts.items()) for columns in file.columns()]))
-            for launch, parts in self._launches.items()
-        )
-        known = [(launch, columns) for launch, columns in found if columns is not None]
-        return sorted(known, key=lambda entry: (entry[0].attempt, entry[1].first))
+    def launches(self) -> list[tuple[PartName, Columns]]:
+        """Return the launches that have events, in order of time: their names, and what was read of them."""
+        found = []
+        for _, parts in groupby(sorted(self._parts), _launch):
+            first, *rest = parts
+            columns = join([columns for part in (first, *rest) for columns in self._parts[part].columns()])
+            if columns is not None:
+                found.append((first, columns))
+        return sorted(found, key=lambda entry: (entry[0].attempt, entry[1].first))
 
-    def _sizes(self, listed: Mapping[str, File]) -> dict[Launch, dict[int, tuple[str, int]]]:
-        found: dict[Launch, dict[int, tuple[str, int]]] = {}
-        for name, file in listed.items():
-            if (parsed := parse_events_name(name)) and (parsed.worker == 0) == self._chief:
-                launch = Launch(parsed.attempt, parsed.incarnation, parsed.worker)
-                found.setdefault(launch, {})[parsed.part] = (name, file.size)
-        return found
+
+def _launch(part: PartName) -> tuple[int, str, int]:
+    return part[:3]

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from mptraining.comparison import flattened
 from mptraining.runs import History
 from mptraining.runs.columns import Columns
-from mptraining.runs.event_files import Launch, RunEvents
+from mptraining.runs.event_files import RunEvents
 from mptraining.runs.files import folder_files
 from mptraining.tracking.tensorboard import scalars
 from mptraining_api import run_folder
@@ -129,7 +129,7 @@ class Export:
             self._state = self._state.model_copy(update={"step": max(self._state.step, batch[-1].step)})
             _store(self._folder, self._name, self._state)
         if final:
-            self._server.finish(_status(history.finished), _summary(launches))
+            self._server.finish(_status(history.finished), _summary([columns for _, columns in launches]))
 
     def has_started(self, incarnation: str) -> bool:
         """Return whether this launch has claimed the run folder and begun to train."""
@@ -266,9 +266,9 @@ def _status(finished: Finished | None) -> Status:
     return "stopped" if finished.exit_code in (PREEMPTED.exit_code, PEER_LOST.exit_code) else "failed"
 
 
-def _summary(launches: Sequence[tuple[Launch, Columns]]) -> dict[str, str]:
+def _summary(launches: Sequence[Columns]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for event in (event for _, columns in launches for _, event in columns.others):
+    for event in (event for columns in launches for _, event in columns.others):
         match event:
             case Finished():
                 found |= {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
