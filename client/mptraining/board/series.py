@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from mptraining.display.curves import kept_points
 from mptraining.runs.columns import GAUGE_NAMES, Axis, Column, Curves
 
 # Points of a curve: two for each of these pixels.
@@ -45,24 +46,6 @@ def unit(name: str) -> str:
     """Return the unit of a gauge by the end of its name; `number` for metrics and plain numbers."""
     found = (text for end, text in _UNITS.items() if name in GAUGE_NAMES and name.endswith(end))
     return next(found, "number")
-
-
-def kept_points(x: Column, y: Column, pixels: int) -> Any:
-    """Return the indices of the lowest and the highest point in each pixel's range of x, and of the first and last.
-
-    These are at most 2 * pixels points that look the same at that width: no minimum and no maximum is lost.
-    """
-    count = len(x)
-    if count <= 2 * pixels:
-        return np.arange(count)
-    pixels = max(1, pixels - 1)
-    low, high = float(x.min()), float(x.max())
-    pixel = np.minimum(((x - low) * (pixels / ((high - low) or 1.0))).astype(np.int64), pixels - 1)
-    # Sorted by pixel and within each by y: the ends of each pixel's part are its minimum and maximum.
-    order = np.lexsort((y, pixel))
-    starts = np.flatnonzero(np.diff(pixel[order], prepend=-1))
-    ends = np.append(starts[1:], count) - 1
-    return np.unique(np.concatenate([[0, count - 1], order[starts], order[ends]]))
 
 
 def drawn(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args
 
 import msgspec
 import numpy as np
@@ -36,8 +38,12 @@ _Point: Any = msgspec.defstruct(
     rename="camel",
     gc=False,
 )
-_DECODER: Any = msgspec.json.Decoder(_Point)
-_MARK = b'"Progress"'
+_POINTS = (_Point, Progress)
+# Of the other events, which are few, the kind alone.
+_KINDS = [kind.model_fields["kind"].default for kind in get_args(Event) if kind is not Progress]
+_OTHERS = [msgspec.defstruct(f"_{kind}", [], tag=kind, tag_field="kind") for kind in _KINDS]
+_DECODER: Any = msgspec.json.Decoder(Union[(_Point, *_OTHERS)])
+_LONG_NUMBER = re.compile(rb"\d{16}")
 # The last is of values within values without an end.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -86,28 +92,36 @@ def decode(data: bytes) -> Columns | None:
     """Decode whole lines; return None if they hold no event. Lines that are no events are ignored."""
     lines = data.splitlines()
     try:
-        points = iter(_DECODER.decode_lines(b"\n".join(line for line in lines if _MARK in line)))
-        found = [next(points) if _MARK in line else _parsed(line) for line in lines]
+        found = _DECODER.decode_lines(data)
     except _UNREADABLE:
-        found = [_event(line) for line in lines]
+        found = []
+    if len(found) != len(lines):
+        # There are lines that are no events.
+        found = map(_decoded, lines)
+    events = [
+        (event if isinstance(event, _Point) else _parsed(line), line) for event, line in zip(found, lines, strict=True)
+    ]
     # The last Progress is read as it is shown, with all of its fields.
-    marked = (line for line in reversed(lines) if _MARK in line)
-    progress = next((event for event in map(_parsed, marked) if isinstance(event, Progress)), None)
-    return columns([event for event in found if event is not None], progress)
+    last = next((line for event, line in reversed(events) if isinstance(event, _POINTS)), b"")
+    progress = _parsed(last)
+    return columns(
+        [event for event, _ in events if event is not None], progress if isinstance(progress, Progress) else None
+    )
 
 
-def _event(line: bytes) -> Any:
+def _decoded(line: bytes) -> Any:
     try:
         return _DECODER.decode(line)
     except _UNREADABLE:
-        return _parsed(line)
+        return None
 
 
 def _parsed(line: bytes) -> Event | None:
     event = parse(line.decode("utf-8", errors="replace"))
-    if event is None or any(isinstance(value, int) and abs(value) > _EXACT for value in vars(event).values()):
-        return None
-    return event
+    if event is None or not _LONG_NUMBER.search(line):
+        return event
+    numbers = (value for value in vars(event).values() if isinstance(value, int))
+    return event if all(abs(number) <= _EXACT for number in numbers) else None
 
 
 def columns(events: Sequence[Any], progress: Progress | None) -> Columns | None:
@@ -117,7 +131,7 @@ def columns(events: Sequence[Any], progress: Progress | None) -> Columns | None:
     points: list[Any] = []
     others: list[tuple[int, Event]] = []
     for event in events:
-        if isinstance(event, _Point | Progress):
+        if isinstance(event, _POINTS):
             points.append(event)
             continue
         others.append((len(points), event))
@@ -129,7 +143,7 @@ def columns(events: Sequence[Any], progress: Progress | None) -> Columns | None:
         time=np.array([point.time for point in points], np.float64),
         step=np.array([point.step for point in points], np.float64),
         epoch=np.array([point.epoch for point in points], np.float64),
-        values=_metrics(points) | _gauges(points),
+        values=_metrics([point.metrics for point in points]) | _gauges(points),
         others=tuple(others),
         progress=progress,
     )
@@ -140,18 +154,17 @@ def _has_point(event: Event) -> bool:
     return isinstance(event, Finished) and event.step is not None and bool(event.metrics)
 
 
-def _metrics(points: Sequence[Any]) -> dict[str, Series]:
-    rows = [point.metrics for point in points]
+def _metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
     return {name: _series([row.get(name) for row in rows]) for name in names}
 
 
 def _gauges(points: Sequence[Any]) -> dict[str, Series]:
-    found = ((key, [getattr(point, name) for point in points]) for name, key in GAUGE_KEYS.items())
+    found = ((key, list(map(attrgetter(name), points))) for name, key in GAUGE_KEYS.items())
     return {key: _series(values) for key, values in found if values.count(None) < len(values)}
 
 
-def _series(values: list[Any]) -> Series:
+def _series(values: Sequence[Any]) -> Series:
     if values.count(None) == 0:
         return Series(np.arange(len(values)), np.array(values, np.float64))
     at = [index for index, value in enumerate(values) if value is not None]

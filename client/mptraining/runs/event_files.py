@@ -16,7 +16,7 @@ from mptraining.runs.files import File, Files
 from mptraining_api.run_folder import PartName, parse_events_name
 
 # Enough for a Started event, and for the last progress and the end of a run.
-HEAD, TAIL = 4 << 10, 8 << 10
+HEAD, TAIL = 4 << 10, 4 << 10
 # Enough for an event with a long message, if the above holds none.
 LONG = 64 << 10
 # Files up to this size are read whole.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from mptraining_api import run_folder
@@ -42,22 +41,14 @@ class LocalFiles:
         self.folder = folder
 
     def list(self) -> dict[str, File]:
-        found: dict[str, File] = {}
-        for part in ("", *PARTS):
-            where = Path(self.folder, part)
+        found: dict[str, File | None] = {}
+        for entry in _entries(self.folder):
+            if entry.name in DOCUMENTS:
+                found[entry.name] = _regular_file(entry)
             # No link leads out of the run folder, which may be another user's.
-            if part and where.is_symlink():
-                continue
-            try:
-                entries = os.scandir(where)
-            except OSError:
-                continue
-            with entries:
-                for entry in entries:
-                    name = f"{part}/{entry.name}" if part else entry.name
-                    if (part or name in DOCUMENTS) and (file := _regular_file(entry)):
-                        found[name] = file
-        return found
+            elif entry.name in PARTS and entry.is_dir(follow_symlinks=False):
+                found |= {f"{entry.name}/{inner.name}": _regular_file(inner) for inner in _entries(entry.path)}
+        return {name: file for name, file in found.items() if file is not None}
 
     def touched(self) -> tuple[int, ...]:
         """Return times that change when a file of a run that has ended is added or replaced: two calls, no listing."""
@@ -78,6 +69,15 @@ class LocalFiles:
                 os.close(file)
         except OSError as error:
             raise InvalidData(f"{self.folder}/{name}", error.strerror or "cannot be read") from None
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def _regular_file(entry: os.DirEntry[str]) -> File | None:

@@ -80,8 +80,6 @@ class RunReader:
                     self._read_document(name, listed.get(name))
             if self._events.refresh(listed):
                 self._curves, self._best = None, None
-            if self._best is None and self._events.filled:
-                self._fill()
             self._publish()
             self.listed = listed
         return True
@@ -103,11 +101,10 @@ class RunReader:
     def curves(self) -> Curves:
         """Read all events of the chief and return the run's curves. Raises Problem."""
         with self._lock:
-            if self._curves is not None:
-                return self._curves
-            found = self._fill()
-            self._publish()
-            return found
+            if self._curves is None:
+                self._events.fill()
+                self._publish()
+            return self._curves or Curves()
 
     def other_events(self) -> list[tuple[int, Event]]:
         """Return all events of the chief that are not Progress, with their attempts. Raises Problem."""
@@ -133,14 +130,11 @@ class RunReader:
         finally:
             self._lock.release()
 
-    def _fill(self) -> Curves:
-        self._events.fill()
-        found = self._curves = merge([columns for _, columns in self._events.launches()])
-        self._best = best(found.values)
-        return found
-
     def _publish(self) -> None:
         launches = self._events.launches()
+        if self._events.filled and self._curves is None:
+            self._curves = merge([columns for _, columns in launches])
+            self._best = best(self._curves.values)
         read = [self._curves.values] if self._curves else [columns.values for _, columns in launches]
         names = [*(name for part in read for name in part), *((self.result or {}).get("metrics") or ())]
         self._facts = RunFacts(

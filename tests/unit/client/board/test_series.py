@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from mptraining.board.series import PIXELS, chart, groups, kept_points, numbers, unit, whole_series
+from mptraining.board.series import PIXELS, chart, groups, numbers, unit, whole_series
+from mptraining.display.curves import kept_points
 from mptraining.runs.columns import Axis, Column, Curves, Series
 
 
