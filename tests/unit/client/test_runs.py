@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from mptraining.runs import history, load_run
-from mptraining_api.events import GAUGES, Event, Progress, Recovered
+from mptraining_api.events import Event, Progress
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.run_folder import events_file
 
@@ -34,21 +34,6 @@ def test_an_unfinished_run_is_read_from_its_events(run_in: RunIn) -> None:
     assert run.metrics == {"loss": 1 / 20, "val_loss": 1.1 / 20, "val_accuracy": 0.8}
     assert run.precision == "float32"
     assert run.history.seconds == 20
-
-
-def test_a_resumed_run_is_one_curve_without_the_pause(attempt_events: AttemptEvents) -> None:
-    first = attempt_events(steps=8)
-    second = attempt_events(steps=10, first=5, attempt=2, begin=5000.0)
-    summary = history([first, second])
-    assert [(point.step, point.seconds) for point in summary.points][3:7] == [(4, 4), (5, 5), (6, 9), (7, 10)]
-    assert summary.attempts == 2
-    assert summary.seconds == 13
-
-
-def test_a_recovery_forgets_what_was_trained_again(attempt_events: AttemptEvents) -> None:
-    common = {"attempt": 1, "incarnation": "a", "worker": 0}
-    back = Recovered(time=1009, from_step=8, to_step=3, precision="float32", message="", **common)
-    assert [point.step for point in history([[*attempt_events(steps=8), back]]).points] == [1, 2, 3]
 
 
 def test_damage_is_named_and_the_rest_is_shown(run_in: RunIn) -> None:
@@ -87,15 +72,6 @@ def test_a_history_is_read_as_keras_is(attempt_events: AttemptEvents) -> None:
     assert ("loss" in read, "accuracy" in read) == (True, False)
     with pytest.raises(KeyError, match=r"'val_acc' was not recorded. Did you mean 'val_accuracy'\? Recorded: loss,"):
         read["val_acc"]
-
-
-def test_every_number_of_a_progress_event_is_kept(attempt_events: AttemptEvents) -> None:
-    last = attempt_events(steps=1)[-1].model_copy(
-        update={"learning_rate": 0.1, "step_seconds": 0.01, "device_memory_used_bytes": 7, "precision": "float32"}
-    )
-    (point,) = history([[last]]).points
-    assert point.gauges == {"learning_rate": 0.1, "step_seconds": 0.01, "device_memory_used_bytes": 7}
-    assert {"gradient_norm", "loss_scale", "peak_memory_bytes", "device_utilization_percent"} <= set(GAUGES)
 
 
 def test_a_history_is_a_table_for_pandas(attempt_events: AttemptEvents, monkeypatch: pytest.MonkeyPatch) -> None:

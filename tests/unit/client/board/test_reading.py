@@ -115,6 +115,8 @@ def is_whole(folder: Path, read: RunReader) -> None:
     for name in ("loss", "val_loss"):
         known = [(point.step, point.metrics[name]) for _, point in expected if name in point.metrics]
         assert list(zip(*curves.series(name), strict=True)) == known == history.series(name)
+    best = read.facts.best or {}
+    assert best.get("loss") == min((point.metrics["loss"] for _, point in expected), default=None)
     for (_, event), point in zip(expected, history.points, strict=True):
         assert (event.metrics, gauges(event), event.epoch) == (point.metrics, point.gauges, point.epoch)
 
@@ -146,24 +148,8 @@ def test_curves_grow_with_the_files(tmp_path: Path, tiny_ends: None, seed: int) 
     whole = reader(tmp_path)
     assert whole.refresh()
     is_whole(tmp_path, whole)
-    best = dict(whole.facts.best or {})
     whole.forget()
     is_whole(tmp_path, whole)
-    assert whole.facts.best == best
-
-
-def test_the_best_values_follow_appended_events(run_in: RunIn, attempt_events: AttemptEvents) -> None:
-    folder = run_in(steps=20, done=False)
-    read = reader(folder)
-    read.refresh()
-    assert (read.facts.best or {})["loss"] == 1 / 20
-    append(folder, lines(attempt_events(steps=40)[21:]))
-    read.refresh()
-    assert (read.facts.best or {})["loss"] == 1 / 40
-    # A file that was written again is read again.
-    (folder / events_file(1, "a-b", 0, 0)).write_bytes(lines(attempt_events(steps=5)))
-    read.refresh()
-    is_whole(folder, read)
 
 
 def test_the_last_values_are_those_of_the_history(run_in: RunIn) -> None:
@@ -212,6 +198,10 @@ def test_only_what_is_new_is_read(run_in: RunIn, attempt_events: AttemptEvents) 
     assert read.refresh()
     assert ranges == [(name, size, len(new))]
     assert read.curves().step[-1] == 301
+    # A file that was written again is read again.
+    (folder / name).write_bytes(lines(attempt_events(steps=5)))
+    assert read.refresh()
+    is_whole(folder, read)
 
 
 def test_lines_that_are_no_events_are_ignored_and_other_events_kept(
