@@ -13,6 +13,7 @@ from mptraining.runs import history, load_run
 from mptraining_api.events import Event, Progress
 from mptraining_api.problems import InvalidData, InvalidProgram
 from mptraining_api.run_folder import events_file
+from mptraining_storage import storage
 
 RunIn = Callable[..., Path]
 AttemptEvents = Callable[..., list[Event]]
@@ -25,6 +26,15 @@ def test_a_whole_run(run_in: RunIn) -> None:
     assert run.job.name == "flowers"
     assert [point.step for point in run.history.points] == list(range(1, 21))
     assert run.metrics == {"loss": 0.5, "val_loss": 0.6, "val_accuracy": 0.8}
+    assert run.gaps == ()
+
+
+def test_a_run_in_a_bucket_is_read_as_one_on_disk(run_in: RunIn, bucket: str) -> None:
+    folder = run_in(steps=20)
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        storage.write(f"{bucket}/plain/{path.relative_to(folder)}", path.read_bytes())
+    run, local = load_run(f"{bucket}/plain/"), load_run(str(folder))
+    assert (run.job, run.result, run.history.points) == (local.job, local.result, local.history.points)
     assert run.gaps == ()
 
 
