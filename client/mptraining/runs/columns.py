@@ -55,7 +55,7 @@ class Series(NamedTuple):
     values: Column
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """Consecutive events of one process.
 
@@ -200,7 +200,7 @@ def _joined(name: str, parts: Sequence[Columns], starts: Sequence[int]) -> Serie
 _NONE = np.empty(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Curves:
     """Columns of all attempts of a run, without what was trained again, with one element per point.
 

@@ -39,7 +39,7 @@ class Point:
         return self.metrics.get(name, self.gauges.get(name))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class History:
     """The chief's events of all attempts. `seconds` is the total time of the attempts.
 

@@ -37,6 +37,8 @@ RETRY_SECONDS = 15.0
 _LONGEST_VALUE = 500
 # Not settings of the training: reasons, and what follows from other fields.
 _NOT_PARAMETERS = ("version", "choices", "placement", "tracking", "output")
+# Of one call of `Server.log`: the most that one request to MLflow may have.
+MOST_VALUES = 1000
 Status = Literal["running", "succeeded", "failed", "stopped"]
 
 
@@ -73,7 +75,7 @@ class Server(Protocol):
         """Create the run, or find that of an earlier attempt, and write parameters and tags."""
 
     def log(self, scalars: Sequence[Scalar]) -> None:
-        """Send values, in order of steps."""
+        """Send at most `MOST_VALUES` values, in order of steps."""
 
     def finish(self, status: Status, summary: dict[str, str]) -> None:
         """Set the status and the tags of the end; `running` if the run may continue."""
@@ -245,7 +247,7 @@ def _store(folder: str, name: str, state: State) -> None:
     storage.write(storage.join(folder, TRACKING), kept.to_json().encode())
 
 
-def _batches(scalars: Sequence[Scalar], most: int = 1000) -> Iterator[Sequence[Scalar]]:
+def _batches(scalars: Sequence[Scalar], most: int = MOST_VALUES) -> Iterator[Sequence[Scalar]]:
     """Yield batches of at most `most` values, and of whole steps as far as a step has no more."""
     begin = 0
     while begin < len(scalars):

@@ -12,9 +12,8 @@ from mptraining_api.problems import InvalidSpec
 
 _KEY = "mptraining.run_key"
 _STATUS = {"running": "RUNNING", "succeeded": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-# The most that one request may have.
+# The most that one request may have; `log` gets no more values than it may have.
 _PARAMETERS = 100
-_METRICS = 1000
 # MLflow's defaults, 120 s and 7 retries, hold an export for a quarter of an hour; it retries by itself.
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 
@@ -60,8 +59,7 @@ class MLflowServer:
         from mlflow.entities import Metric
 
         metrics = [Metric(each.name, each.value, int(each.time * 1000), each.step) for each in scalars]
-        for begin in range(0, len(metrics), _METRICS):
-            self._client.log_batch(self._run_id, metrics=metrics[begin : begin + _METRICS])
+        self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, status: Status, summary: dict[str, str]) -> None:
         """See `Server.finish`."""
