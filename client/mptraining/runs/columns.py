@@ -92,21 +92,22 @@ def decode(data: bytes) -> Columns | None:
     """Decode whole lines; return None if they hold no event. Lines that are no events are ignored."""
     lines = data.splitlines()
     try:
-        found = _DECODER.decode_lines(data)
+        events = _DECODER.decode_lines(data)
     except _UNREADABLE:
-        found = []
-    if len(found) != len(lines):
+        events = []
+    if len(events) != len(lines):
         # There are lines that are no events.
-        found = map(_decoded, lines)
-    events = [
-        (event if isinstance(event, _Point) else _parsed(line), line) for event, line in zip(found, lines, strict=True)
-    ]
+        events = [_decoded(line) for line in lines]
+    last = b""
+    for index, event in enumerate(events):
+        if type(event) is not _Point:
+            events[index] = _parsed(lines[index])
+        if isinstance(events[index], _POINTS):
+            last = lines[index]
     # The last Progress is read as it is shown, with all of its fields.
-    last = next((line for event, line in reversed(events) if isinstance(event, _POINTS)), b"")
     progress = _parsed(last)
-    return columns(
-        [event for event, _ in events if event is not None], progress if isinstance(progress, Progress) else None
-    )
+    known = [event for event in events if event is not None]
+    return columns(known, progress if isinstance(progress, Progress) else None)
 
 
 def _decoded(line: bytes) -> Any:
