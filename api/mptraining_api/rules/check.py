@@ -6,6 +6,7 @@ The API server evaluates the rules that have CEL, `violations` all of them; both
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -30,8 +31,12 @@ def violations(job: MPTrainingJob) -> list[InvalidSpec]:
 
 def _violations(job: object, checked: Iterable[Rule]) -> list[InvalidSpec]:
     found = []
+    # Many rules share a section, and a job is checked while others wait to start.
+    sections: dict[str, list[tuple[str, Any]]] = {}
     for rule in checked:
-        for path, value in rule.values(job):
+        if rule.at not in sections:
+            sections[rule.at] = list(rule.values(job))
+        for path, value in sections[rule.at]:
             broken_at = rule.broken_at(value)
             if broken_at is not None:
                 field = path + rule.field.removeprefix(rule.at) + broken_at if rule.at else rule.field

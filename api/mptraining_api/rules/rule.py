@@ -89,7 +89,7 @@ def _walk(value: Any, parts: list[str], path: str) -> Iterator[tuple[str, Any]]:
 
 def field_at(section: Any, path: str) -> Any:
     """Return the field of models, maps and lists at `path`; None if it or a section around it is absent."""
-    for name in re.findall(r"[^.\[\]]+", path):
+    for name in _names(path):
         if isinstance(section, list):
             section = section[int(name)]
         elif isinstance(section, BaseModel):
@@ -97,6 +97,11 @@ def field_at(section: Any, path: str) -> Any:
         else:
             section = section.get(name) if isinstance(section, Mapping) else None
     return section
+
+
+@functools.lru_cache(1024)
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[^.\[\]]+", path))
 
 
 @functools.cache
