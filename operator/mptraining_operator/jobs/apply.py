@@ -28,49 +28,19 @@ from mptraining_api.resolve.defaults import MAX_TO_KEEP
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Scheduling
 from mptraining_api.status import JobStatus
-from mptraining_operator.jobs import place_in_queue
-from mptraining_operator.jobs.children import (
-    NamespaceDeleted,
-    NotCreated,
-    create_child,
-    keep_job_file,
-    read_job_file,
-    rejection,
-)
+from mptraining_operator.jobs import children, place_in_queue
+from mptraining_operator.jobs.children import NamespaceDeleted, NotCreated, create_child
 from mptraining_operator.jobs.namespace_objects import NamespaceObjects
-from mptraining_operator.jobs.plan.actions import (
-    Action,
-    CreatePodGroup,
-    DeleteJob,
-    DeletePod,
-    EndAttempt,
-    ForgetAttempt,
-    JoinQueue,
-    LeaveQueue,
-    Plan,
-    ReadEvents,
-    ReadJobFile,
-    ReadNode,
-    ReportToQueue,
-    StartAttempt,
-    StartProbe,
-)
+from mptraining_operator.jobs.plan import actions
+from mptraining_operator.jobs.plan.actions import Plan
 from mptraining_operator.jobs.plan.capacity.avoided_nodes import avoided_nodes
 from mptraining_operator.jobs.plan.queue_job import admitted
 from mptraining_operator.jobs.plan.snapshot import Refusal, SeenBatchJob, Snapshot
-from mptraining_operator.jobs.resources import job_objects, names
+from mptraining_operator.jobs.resources import job_objects, names, pod_groups
 from mptraining_operator.jobs.resources.capacity_probe import capacity_probe
 from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.resources.indexed_job import indexed_job
 from mptraining_operator.jobs.resources.job_objects import Owner
-from mptraining_operator.jobs.resources.pod_groups import (
-    VOLCANO_QUEUE,
-    GangNotServed,
-    PodGroupApi,
-    by_api_version,
-    choose,
-    pod_group,
-)
 from mptraining_operator.jobs.watch import api_objects, parse
 from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.jobs.watch.warning_events import WarningEvents
@@ -114,7 +84,7 @@ class Applier:
         self._namespace_objects = namespace_objects
         self._warnings = WarningEvents(cluster, clock)
         # When discovery was read, and whether it lists the API.
-        self._gang_apis: dict[PodGroupApi, tuple[float, bool]] = {}
+        self._gang_apis: dict[pod_groups.PodGroupApi, tuple[float, bool]] = {}
 
     def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
@@ -133,7 +103,7 @@ class Applier:
         for action in plan.actions:
             outdated = self._execute(action, snapshot)
             changed = changed or outdated
-            if outdated and isinstance(action, ReportToQueue):
+            if outdated and isinstance(action, actions.ReportToQueue):
                 # The place in the queue may be gone.
                 break
         return changed
@@ -156,45 +126,48 @@ class Applier:
             self._cache.put_job(parse.job(stored))
         return written
 
-    def _execute(self, action: Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911, PLR0912 - a row of cases
+    def _execute(self, action: actions.Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911, PLR0912 - a row of cases
         """Execute one action and return whether the job must be planned again."""
         match action:
-            case StartAttempt():
+            case actions.StartAttempt():
                 return self._creating(f"Job {snapshot.key.name}", snapshot, lambda: self._start(action, snapshot))
-            case StartProbe():
+            case actions.StartProbe():
                 self._start_probe(action, snapshot)
                 return False
-            case CreatePodGroup():
-                seen = next((each for each in snapshot.batch_jobs if each.uid == action.uid), None)
+            case actions.CreatePodGroup():
+                seen = next((job for job in snapshot.batch_jobs if job.uid == action.uid), None)
                 if seen is None:
                     return False
                 return self._creating(f"Job {seen.name}", snapshot, lambda: self._create_pod_group(seen, snapshot))
-            case EndAttempt():
+            case actions.EndAttempt():
                 # Foreground: the Job exists until its pods are deleted.
                 return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Foreground")
-            case ForgetAttempt():
+            case actions.ForgetAttempt():
                 return self._delete(snapshot, BATCH_JOBS, action.batch_job, action.uid, "Background")
-            case DeletePod():
+            case actions.DeletePod():
                 return self._delete_orphan(action, snapshot)
-            case DeleteJob():
+            case actions.DeleteJob():
                 return self._delete(snapshot, JOBS, snapshot.key.name, action.uid, "Background")
-            case ReadJobFile():
-                text = read_job_file(self._cluster, snapshot)
+            case actions.ReadJobFile():
+                text = children.read_job_file(self._cluster, snapshot)
                 self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text)
                 return True
-            case ReadNode():
-                self._read_node(action.node, snapshot)
+            case actions.ReadNode():
+                node = self._cluster.get_if_exists(NODES, None, action.node)
+                # The pod garbage collector ends the pods of a node that does not exist.
+                unready = node is not None and parse.unready(node)
+                self._cache.update_node(snapshot.key, snapshot.uid, action.node, unready)
                 return True
-            case ReadEvents():
+            case actions.ReadEvents():
                 warning = self._warnings.newest(snapshot.key.namespace, action.about)
                 self._cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
                 return True
-            case LeaveQueue():
+            case actions.LeaveQueue():
                 return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
-            case JoinQueue():
+            case actions.JoinQueue():
                 place = f"Job {names.queue_job(snapshot.key.name)}"
                 return self._creating(place, snapshot, lambda: self._join_queue(action, snapshot))
-            case ReportToQueue():
+            case actions.ReportToQueue():
                 return self._report_to_queue(action, snapshot)
 
     def _creating(self, child: str, snapshot: Snapshot, create: Callable[[], bool]) -> bool:
@@ -205,20 +178,20 @@ class Applier:
             return False
         except NotCreated as no:
             refusal = Refusal(no.child, no.message, self._clock(), no.kind)
-        except GangNotServed as no:
+        except pod_groups.GangNotServed as no:
             refusal = Refusal(child, str(no), self._clock(), "NoGang")
         except Problem as problem:
             refusal = Refusal(child, str(problem), self._clock(), "Invalid")
         return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
-    def _start(self, action: StartAttempt, snapshot: Snapshot) -> bool:
+    def _start(self, action: actions.StartAttempt, snapshot: Snapshot) -> bool:
         owner, checkpoint = snapshot.owner, snapshot.job.spec.checkpoint if snapshot.job else None
         settings, attempt = self._pod_settings(owner, action.job), action.attempt_job
         text = snapshot.lookups.job_text or ""
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
         if action.job.workers_range is None:
-            gang = choose(
+            gang = pod_groups.choose(
                 action.job.scheduling or Scheduling(),
                 attempt.workers,
                 coscheduling=settings.coscheduling,
@@ -239,8 +212,11 @@ class Applier:
             admitted=admitted(snapshot),
             avoided_nodes=avoided_nodes(snapshot.status),
         )
-        keep_job_file(self._cluster, owner, text)
-        self._ensure_shared(snapshot.key.namespace)
+        children.keep_job_file(self._cluster, owner, text)
+        try:
+            self._namespace_objects.ensure(owner.namespace)
+        except ApiProblem as problem:
+            raise children.rejection(problem, f"namespace {owner.namespace}") from None
         if attempt.placement.device_class is not None:
             devices = attempt.accelerator.count_per_worker
             template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
@@ -252,7 +228,7 @@ class Applier:
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return bool(batch_job.gang) and self._create_pod_group(batch_job, snapshot)
 
-    def _serves(self, api: PodGroupApi) -> bool:
+    def _serves(self, api: pod_groups.PodGroupApi) -> bool:
         """Return whether the API server serves gangs of that API, which may be installed at any time."""
         read_at, served = self._gang_apis.get(api, (-math.inf, False))
         if self._clock() >= read_at + _DISCOVERY_SECONDS:
@@ -262,33 +238,35 @@ class Applier:
 
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
         """Create the PodGroup of an Indexed Job."""
-        api = by_api_version(seen.gang)
+        api = pod_groups.by_api_version(seen.gang)
         if api is None:
-            raise GangNotServed(f"{seen.gang} of Job {seen.name} is not known to this version of the operator")
-        owner, text = snapshot.owner, snapshot.lookups.job_text or read_job_file(self._cluster, snapshot)
+            raise pod_groups.GangNotServed(
+                f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
+            )
+        owner, text = snapshot.owner, snapshot.lookups.job_text or children.read_job_file(self._cluster, snapshot)
         job = ResolvedJob.read(text) if text else None
         scheduling = (job and job.scheduling) or Scheduling()
         annotations = job.pod_template.annotations if job and job.pod_template else None
-        body = pod_group(
+        body = pod_groups.pod_group(
             owner,
             api,
             seen.name,
             seen.uid,
             seen.attempt,
             workers=seen.parallelism,
-            queue=(annotations or {}).get(VOLCANO_QUEUE, ""),
+            queue=(annotations or {}).get(pod_groups.VOLCANO_QUEUE, ""),
             priority=scheduling.priority_class_name or self._pod_settings(owner, job).priority_class_name or "",
         )
         create_child(self._cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
-    def _join_queue(self, action: JoinQueue, snapshot: Snapshot) -> bool:
+    def _join_queue(self, action: actions.JoinQueue, snapshot: Snapshot) -> bool:
         settings = self._pod_settings(snapshot.owner, action.start.job)
         self._put_batch_job(snapshot.key, place_in_queue.create_place(self._cluster, snapshot, action, settings))
         self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
 
-    def _report_to_queue(self, action: ReportToQueue, snapshot: Snapshot) -> bool:
+    def _report_to_queue(self, action: actions.ReportToQueue, snapshot: Snapshot) -> bool:
         """Write the status; return whether the queue's Job is another one than observed, or was changed since."""
         key, changes = snapshot.key, place_in_queue.status_changes(action, self._clock())
         written, stored = self._cluster.patch_status_or_read(
@@ -300,7 +278,7 @@ class Applier:
             self._put_batch_job(key, stored)
         return not written
 
-    def _start_probe(self, action: StartProbe, snapshot: Snapshot) -> None:
+    def _start_probe(self, action: actions.StartProbe, snapshot: Snapshot) -> None:
         """Create the probe of an elastic job; without one, because a quota refuses it, the job keeps its size."""
         owner = snapshot.owner
         try:
@@ -318,20 +296,7 @@ class Applier:
         except NamespaceDeleted:
             return
 
-    def _ensure_shared(self, namespace: str) -> None:
-        """Create the namespace's shared objects. Raises NotCreated, NamespaceDeleted, ApiProblem."""
-        try:
-            self._namespace_objects.ensure(namespace)
-        except ApiProblem as problem:
-            raise rejection(problem, f"namespace {namespace}") from None
-
-    def _read_node(self, node: str, snapshot: Snapshot) -> None:
-        found = self._cluster.get_if_exists(NODES, None, node)
-        # The pod garbage collector ends the pods of a node that does not exist.
-        unready = found is not None and parse.unready(found)
-        self._cache.update_node(snapshot.key, snapshot.uid, node, unready)
-
-    def _delete_orphan(self, action: DeletePod, snapshot: Snapshot) -> bool:
+    def _delete_orphan(self, action: actions.DeletePod, snapshot: Snapshot) -> bool:
         owner = self._cluster.get_if_exists(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
         if owner is None or owner["metadata"]["uid"] != action.batch_job_uid:
             return self._delete(snapshot, PODS, action.pod, action.uid, "Background")
@@ -360,15 +325,15 @@ class Applier:
                 raise
             # 409: another object has the name, or another conflict, which the next reconcile resolves.
             if problem.status == 409:
-                found = self._cluster.get_if_exists(resource, snapshot.key.namespace, name)
-                if found is not None and found["metadata"]["uid"] == uid:
+                stored = self._cluster.get_if_exists(resource, snapshot.key.namespace, name)
+                if stored is not None and stored["metadata"]["uid"] == uid:
                     return False
             # A watch stream may have missed the deletion.
             return self._cache.remove_missing(snapshot.key, uid)
         return False
 
 
-def _groups(api: PodGroupApi) -> Resource:
+def _groups(api: pod_groups.PodGroupApi) -> Resource:
     return Resource(api.group, api.version, api.plural)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mptraining_api.launch import MODEL_WAITS
 from mptraining_api.outcomes import SUCCEEDED, SUSPENDED, Outcome
 from mptraining_api.resolve.attempt import decisions
 from mptraining_api.status import (
@@ -26,32 +25,32 @@ from mptraining_api.status import (
 from mptraining_operator.jobs.plan.actions import StartAttempt
 
 
-def condition(status: JobStatus, type: ConditionType) -> Condition | None:
-    return next((each for each in status.conditions or () if each.type == type), None)
+def condition(status: JobStatus, kind: ConditionType) -> Condition | None:
+    return next((condition for condition in status.conditions or () if condition.type == kind), None)
 
 
-def is_true(status: JobStatus, type: ConditionType) -> bool:
-    found = condition(status, type)
-    return found is not None and found.status == "True"
+def is_true(status: JobStatus, kind: ConditionType) -> bool:
+    current = condition(status, kind)
+    return current is not None and current.status == "True"
 
 
-def transition_time(status: JobStatus, type: ConditionType) -> float | None:
+def transition_time(status: JobStatus, kind: ConditionType) -> float | None:
     """Return the condition's lastTransitionTime, or None if the condition was never written."""
-    found = condition(status, type)
-    return None if found is None else parse_time(found.last_transition_time)
+    current = condition(status, kind)
+    return None if current is None else parse_time(current.last_transition_time)
 
 
 def with_condition(
-    status: JobStatus, type: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
+    status: JobStatus, kind: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
 ) -> JobStatus:
     """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    conditions = conditions_with(status.conditions, type, value, reason, message, now, generation)
+    conditions = conditions_with(status.conditions, kind, value, reason, message, now, generation)
     return status.model_copy(update={"conditions": conditions})
 
 
 def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
     """Return the status without the conditions of these types."""
-    kept = [each for each in status.conditions or () if each.type not in types]
+    kept = [condition for condition in status.conditions or () if condition.type not in types]
     return status.model_copy(update={"conditions": kept or None})
 
 
@@ -80,15 +79,16 @@ def current_attempt(status: JobStatus) -> Attempt | None:
 
 def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, generation: int) -> JobStatus:
     """Record the intent to create an attempt."""
-    number = start.number
-    attempts = [*(status.attempts or []), new_attempt(start, now)][-ATTEMPTS_KEPT:]
+    number, began = start.number, format_time(now)
+    # The machine and the size, where those may change.
+    attempt = Attempt(number=number, machine=start.machine or None, workers=start.workers, start_time=began)
     first = number == 1 or status.waited_seconds is not None
     status = status.model_copy(
         update={
             "phase": Phase.PENDING if first else Phase.RESTARTING,
             "observed_generation": generation,
             "current_attempt": number,
-            "attempts": attempts,
+            "attempts": [*(status.attempts or []), attempt][-ATTEMPTS_KEPT:],
             "application_failures": status.application_failures or 0,
             "infrastructure_restarts": status.infrastructure_restarts or 0,
             **resolved_fields(start),
@@ -99,13 +99,6 @@ def with_attempt_started(status: JobStatus, start: StartAttempt, now: float, gen
     message = f"attempt {number} is being created"
     status = with_condition(status, "Running", False, "Starting", message, now, generation)
     return _with_reconciling(status, now, generation)
-
-
-def new_attempt(start: StartAttempt, now: float) -> Attempt:
-    """Return the attempt that begins with `start`, with its machine and size where those may change."""
-    return Attempt(
-        number=start.number, machine=start.machine or None, workers=start.workers, start_time=format_time(now)
-    )
 
 
 def resolved_fields(start: StartAttempt) -> dict[str, object]:
@@ -124,29 +117,17 @@ def _not_before(start: str | None, now: float) -> str:
 
 def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
     """Record the outcome and completion time of the current attempt."""
+    attempt = current_attempt(status)
+    if attempt is None:
+        return status
+    completed = _not_before(attempt.start_time, now)
+    return with_attempt(status, outcome=outcome.reason, message=truncated(message), completion_time=completed)
+
+
+def with_attempt(status: JobStatus, **fields: object) -> JobStatus:
+    """Return the status with these fields of its last attempt."""
     attempts = list(status.attempts or [])
-    if attempts and attempts[-1].number == status.current_attempt:
-        ended = {
-            "outcome": outcome.reason,
-            "message": truncated(message),
-            "completion_time": _not_before(attempts[-1].start_time, now),
-        }
-        attempts[-1] = attempts[-1].model_copy(update=ended)
-    return status.model_copy(update={"attempts": attempts or None})
-
-
-def with_attempt_node(status: JobStatus, node: str) -> JobStatus:
-    """Record the node that may have caused the end of the current attempt; empty for none."""
-    attempts = list(status.attempts or [])
-    attempts[-1] = attempts[-1].model_copy(update={"node": node or None})
-    return status.model_copy(update={"attempts": attempts})
-
-
-def with_attempt_restarted(status: JobStatus, now: float) -> JobStatus:
-    """Set the start time of the current attempt to now; a new Indexed Job replaces the one that was deleted."""
-    attempts = list(status.attempts or [])
-    attempts[-1] = attempts[-1].model_copy(update={"start_time": format_time(now)})
-    return status.model_copy(update={"attempts": attempts})
+    return status.model_copy(update={"attempts": [*attempts[:-1], attempts[-1].model_copy(update=fields)]})
 
 
 def with_running(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
@@ -161,11 +142,6 @@ def with_running(status: JobStatus, message: str, now: float, generation: int) -
     )
     status = with_condition(status, "Running", True, "Running", message, now, generation)
     return _with_reconciling(status, now, generation)
-
-
-def with_model_waiting(status: JobStatus, message: str, now: float, generation: int) -> JobStatus:
-    """Record that a running attempt has trained and keeps its model to be fetched."""
-    return with_condition(status, "Running", True, MODEL_WAITS, message, now, generation)
 
 
 def with_waiting(status: JobStatus, phase: Phase, reason: str, message: str, now: float, generation: int) -> JobStatus:

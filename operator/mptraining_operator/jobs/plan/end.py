@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from dataclasses import dataclass, replace
@@ -54,8 +55,8 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         return Verdict(outcome, _CONTROL.sub("", _describe(deciding)), from_pod=True, node=node)
     if failures:
         superseded = next((pod for pod in failures if _outcome(pod) == outcomes.SUPERSEDED), None)
-        found = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
-        return Verdict(outcomes.NODE_LOST, _describe(superseded) if superseded else found)
+        lost = f"worker {failures[0].index} lost a peer, and no remaining pod shows the cause"
+        return Verdict(outcomes.NODE_LOST, _describe(superseded) if superseded else lost)
     by_other = next((pod for pod in pods if pod.phase == "Failed" and pod.exit_code == 0 and pod.other), None)
     if by_other is not None:
         message = f"worker {by_other.index} succeeded, but its pod failed and ended its peers: {by_other.other}"
@@ -144,18 +145,14 @@ def restart_backoff(status: JobStatus, limits: Limits, uid: str = "") -> float:
     batch/v1 Jobs wait 10 s, 20 s, 40 s … up to 6 minutes for a failing program (kubernetes.io, "Pod backoff failure
     policy"); infrastructure failures start with a shorter backoff.
     """
-    ended = [each for each in status.attempts or () if each.outcome]
+    ended = [attempt for attempt in status.attempts or () if attempt.outcome]
     if ended and (releases := gangs.releases_in_a_row(ended)):
         return gangs.pause_seconds(limits.gang_release, uid, ended[-1].number, releases)
-    kinds = [outcomes.by_reason(each.outcome).budget for each in ended if each.outcome]
-    if not kinds or kinds[-1] == Budget.NONE:
+    budgets = [outcomes.by_reason(attempt.outcome or "").budget for attempt in ended]
+    if not budgets or budgets[-1] == Budget.NONE:
         return 0.0
-    in_a_row = 0
-    for kind in reversed(kinds):
-        if kind != kinds[-1]:
-            break
-        in_a_row += 1
-    first = limits.program_backoff if kinds[-1] == Budget.BACKOFF_LIMIT else limits.infrastructure_backoff
+    in_a_row = len(list(itertools.takewhile(lambda budget: budget == budgets[-1], reversed(budgets))))
+    first = limits.program_backoff if budgets[-1] == Budget.BACKOFF_LIMIT else limits.infrastructure_backoff
     return float(min(first * 2 ** (in_a_row - 1), limits.longest_backoff))
 
 
@@ -274,10 +271,10 @@ def _failed(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, now:
     pods = snapshot.pods_of(batch_job.attempt)
     if batch_job.succeeded >= batch_job.parallelism or _all_trained(batch_job, pods):
         return _succeeded(snapshot, status, batch_job, now)
-    found = find_verdict(batch_job, pods)
-    status = conditions.with_attempt_node(status, found.node)
-    charged = charge_budget(snapshot, status, found.outcome, found.message, now)
-    records = avoided_nodes.event_records(status, found.node) if charged.restart else ()
+    verdict = find_verdict(batch_job, pods)
+    status = conditions.with_attempt(status, node=verdict.node or None)
+    charged = charge_budget(snapshot, status, verdict.outcome, verdict.message, now)
+    records = avoided_nodes.event_records(status, verdict.node) if charged.restart else ()
     return replace(charged, event_records=(*charged.event_records, *records))
 
 
@@ -315,24 +312,12 @@ def charge_budget(snapshot: Snapshot, status: JobStatus, outcome: Outcome, messa
         if field:
             message = f"{sentence(message)} No retry is left (spec.runPolicy.{name}: {limit})."
         status = conditions.with_finished(status, outcome, message, now, generation)
-        return Plan(
-            status=status,
-            actions=end_current_attempt(snapshot, status),
-            event_records=(EventRecord(outcome.reason, message, "Warning"),),
-        )
+        return with_end(snapshot, status, EventRecord(outcome.reason, message, "Warning"))
     status = conditions.with_attempt_ended(status, outcome, message, now)
     status = conditions.with_waiting(status, Phase.RESTARTING, outcome.reason, message, now, generation)
-    record = EventRecord(
-        "Restarting", f"{sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name}).", "Warning"
-    )
+    text = f"{sentence(message)} Restart {used} of {limit} (spec.runPolicy.{name})."
     wake = now + restart_backoff(status, snapshot.limits)
-    return Plan(
-        status=status,
-        actions=end_current_attempt(snapshot, status),
-        event_records=(record,),
-        wake_at=wake,
-        restart=outcome.reason,
-    )
+    return with_end(snapshot, status, EventRecord("Restarting", text, "Warning"), wake_at=wake, restart=outcome.reason)
 
 
 def end_without_charge(
@@ -341,17 +326,12 @@ def end_without_charge(
     """Record the outcome of the attempt and restart it after `restart_backoff`, charged to no budget."""
     ended = conditions.with_attempt_ended(status, outcome, message, now)
     backoff = restart_backoff(ended, snapshot.limits, snapshot.uid)
-    told = f"{sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
+    text = f"{sentence(message)} Attempt {(status.current_attempt or 0) + 1} starts in {backoff:.0f} s."
     status = with_uncharged_end(
-        snapshot, status, batch_job, outcome, message, now, waiting_message=told, next_start=now + backoff
+        snapshot, status, batch_job, outcome, message, now, waiting_message=text, next_start=now + backoff
     )
-    return Plan(
-        status=status,
-        actions=end_current_attempt(snapshot, status),
-        event_records=(EventRecord(outcome.reason, told, "Warning"),),
-        wake_at=now + backoff,
-        restart=outcome.reason,
-    )
+    record = EventRecord(outcome.reason, text, "Warning")
+    return with_end(snapshot, status, record, wake_at=now + backoff, restart=outcome.reason)
 
 
 def with_uncharged_end(
@@ -378,9 +358,17 @@ def with_uncharged_end(
         waited = (waited or 0) + more
     status = conditions.with_attempt_ended(status, outcome, message, now)
     phase = Phase.PENDING if never_ran else Phase.RESTARTING
-    told = waiting_message or message
-    status = conditions.with_waiting(status, phase, outcome.reason, told, now, snapshot.generation)
+    shown = waiting_message or message
+    status = conditions.with_waiting(status, phase, outcome.reason, shown, now, snapshot.generation)
     return status.model_copy(update={"waited_seconds": waited})
+
+
+def with_end(
+    snapshot: Snapshot, status: JobStatus, record: EventRecord, *, wake_at: float | None = None, restart: str = ""
+) -> Plan:
+    """Return the plan with that status and Event which terminates the current attempt."""
+    actions = end_current_attempt(snapshot, status)
+    return Plan(status=status, actions=actions, event_records=(record,), wake_at=wake_at, restart=restart)
 
 
 def end_current_attempt(snapshot: Snapshot, status: JobStatus) -> tuple[Action, ...]:

@@ -57,7 +57,7 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     kept = _model_waits(snapshot, after)
     if kept is not None:
         before = conditions.condition(status, "Running")
-        after = conditions.with_model_waiting(after, kept, now, generation)
+        after = conditions.with_condition(after, "Running", True, MODEL_WAITS, kept, now, generation)
         if before is None or before.reason != MODEL_WAITS:
             records = (*records, EventRecord(MODEL_WAITS, kept))
     times = (

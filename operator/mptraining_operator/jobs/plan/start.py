@@ -19,9 +19,9 @@ from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.jobs.plan import conditions, end, queue_job, waiting
+from mptraining_operator.jobs.plan import conditions, elastic, end, queue_job, waiting
 from mptraining_operator.jobs.plan.actions import Action, Plan, ReadJobFile, StartAttempt
-from mptraining_operator.jobs.plan.capacity import machines, worker_count
+from mptraining_operator.jobs.plan.capacity import machines
 from mptraining_operator.jobs.plan.deadlines import deadline_before, earliest_deadline
 from mptraining_operator.jobs.plan.end import charge_budget, end_current_attempt
 from mptraining_operator.jobs.plan.snapshot import Snapshot
@@ -52,7 +52,7 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
             return Plan(status=failed, event_records=(EventRecord(outcome.reason, str(problem), "Warning"),))
     most = limits.jobs.workers_per_namespace
     workers = start.attempt_job.workers
-    if most is None or workers <= worker_count.held(status) or snapshot.other_workers + workers <= most:
+    if most is None or workers <= elastic.held(status) or snapshot.other_workers + workers <= most:
         return None
     return _wait_for_room(snapshot, status, workers, most, now)
 
@@ -154,7 +154,7 @@ def create_children(  # noqa: PLR0911 - a row of cases
         return None
     if status.phase == Phase.QUEUED:
         # The Job was deleted while it queued; pendingTimeoutSeconds does not count time in a queue.
-        status = conditions.with_attempt_restarted(status, now)
+        status = conditions.with_attempt(status, start_time=format_time(now))
     refusal = snapshot.lookups.refusal
     found = waiting.waiting_reason(snapshot, None, now)
     if refusal is not None and refusal.kind == "Invalid":
@@ -163,7 +163,7 @@ def create_children(  # noqa: PLR0911 - a row of cases
     deadline = earliest_deadline(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at and _without_obstacle(snapshot, found):
         # No operator was running: an outage is not charged to the job.
-        status = conditions.with_attempt_restarted(status, now)
+        status = conditions.with_attempt(status, start_time=format_time(now))
         deadline = earliest_deadline(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at:
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
@@ -205,7 +205,7 @@ def _within_admission(snapshot: Snapshot, start: StartAttempt) -> StartAttempt:
     if start.workers is None:
         return start
     sizes = possible_workers(start.job)
-    fits = worker_count.largest(sizes, min(start.workers, worker_count.most_allowed(snapshot, sizes)))
+    fits = elastic.largest(sizes, min(start.workers, elastic.most_allowed(snapshot, sizes)))
     return replace(start, workers=fits or sizes[0])
 
 
@@ -218,7 +218,7 @@ def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
 def _intend(snapshot: Snapshot, status: JobStatus, start: StartAttempt, text: str, now: float) -> Plan:
     """Record the next attempt, which runs the resolved job of that text, or why it has to wait."""
     if start.job.workers_range is not None:
-        start = replace(start, workers=worker_count.next_size(possible_workers(start.job), snapshot, status))
+        start = replace(start, workers=elastic.next_size(possible_workers(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
     waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
     if waiting_plan is not None:

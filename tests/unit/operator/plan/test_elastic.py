@@ -18,9 +18,8 @@ import yaml
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.status import Phase, Progress, parse_time
-from mptraining_operator.jobs.plan import conditions, waiting
+from mptraining_operator.jobs.plan import conditions, elastic, waiting
 from mptraining_operator.jobs.plan.actions import Action, EndAttempt, StartAttempt, StartProbe
-from mptraining_operator.jobs.plan.capacity import worker_count
 from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, SeenPod
 from mptraining_operator.jobs.resources import names
 from mptraining_operator.runtime.values import EventRecord
@@ -282,6 +281,6 @@ def test_a_job_that_waits_for_workers_of_its_namespace_keeps_no_probe() -> None:
     sim.free = 4
     sim.run_until("Resized: 2 more")
     ended = sim.status
-    assert worker_count.keeps_probe(ended), "its machines are for the next attempt"
+    assert elastic.keeps_probe(ended), "its machines are for the next attempt"
     full = conditions.with_waiting(ended, Phase.RESTARTING, waiting.NAMESPACE_FULL, "", BEGIN, 1)
-    assert not worker_count.keeps_probe(full)
+    assert not elastic.keeps_probe(full)

@@ -18,7 +18,7 @@ from mptraining_api.status import JobStatus, parse_time
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.actions import Plan, StartAttempt
 from mptraining_operator.jobs.plan.deadlines import Deadline, run_policy
-from mptraining_operator.jobs.plan.end import end_current_attempt, with_uncharged_end
+from mptraining_operator.jobs.plan.end import with_end, with_uncharged_end
 from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, Snapshot
 from mptraining_operator.runtime.values import EventRecord
 
@@ -80,14 +80,14 @@ def next_machine(snapshot: Snapshot, status: JobStatus, now: float) -> int:
     # A gang that got only some of its machines waits for no more of them.
     if outcome in (outcomes.NO_CAPACITY, outcomes.GANG_RELEASED):
         order = _after(used, len(machines))
-        rests = {each: _rest_ends(snapshot, status, machines, each, absent=False) for each in order}
+        rests = {number: _rest_ends(snapshot, status, machines, number, absent=False) for number in order}
     elif outcome.budget == Budget.INFRASTRUCTURE_RETRIES or outcome == outcomes.SUSPENDED:
         order = list(range(len(machines)))
-        rests = {each: _rest_ends(snapshot, status, machines, each, absent=True) for each in order}
+        rests = {number: _rest_ends(snapshot, status, machines, number, absent=True) for number in order}
     else:
         # Its machines are still there, or the job queues for them again.
         return used
-    return next((each for each in order if rests[each] <= now), min(order, key=rests.__getitem__))
+    return next((number for number in order if rests[number] <= now), min(order, key=rests.__getitem__))
 
 
 def _after(machine: int, count: int) -> list[int]:
@@ -120,9 +120,7 @@ def try_deadline(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob,
     if not machines or attempt is None or attempt.start_time is None or conditions.is_true(status, "Running"):
         return None
     placed = [pod for pod in snapshot.pods_of(attempt.number) if pod.node and not pod.terminated]
-    if len(placed) >= batch_job.parallelism:
-        return None
-    if batch_job.suspended:
+    if batch_job.suspended or len(placed) >= batch_job.parallelism:
         return None
     machine = min(attempt.machine or 0, len(machines) - 1)
     began = batch_job.started or batch_job.created
@@ -149,7 +147,7 @@ def give_up(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, mess
     status = with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
     following = announced(snapshot, status, next_machine(snapshot, status, now))
     record = EventRecord(outcome.reason, f"{message.rstrip('.')}. Next: {following}", "Warning")
-    return Plan(status=status, actions=end_current_attempt(snapshot, status), event_records=(record,), wake_at=now)
+    return with_end(snapshot, status, record, wake_at=now)
 
 
 def announced(snapshot: Snapshot, status: JobStatus, machine: int) -> str:
