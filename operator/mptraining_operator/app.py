@@ -74,7 +74,7 @@ class Operator:
         sweep_stream = SweepStream(SweepCache(), WorkQueue(monotonic))
         self.cache = Cache(monotonic, sweep_stream.trial_changed)
         self.jobs = JobReconciler(
-            replica.leader,
+            replica,
             self.cache,
             WorkQueue(monotonic),
             limits=limits(settings, identity),
@@ -82,33 +82,23 @@ class Operator:
             pod_settings=self._pod_settings,
             receives_reports=settings.progress.enabled,
             workers=WORKERS,
-            recorder=replica.event_recorder,
             notify=notifier.notify,
-            metrics=metrics,
-            clock=clock,
-            monotonic=monotonic,
         )
         self.sweeps = SweepReconciler(
-            replica.leader,
+            replica,
             sweep_stream,
             self.cache,
             self.jobs.stream,
             platform=platform,
             workers_per_namespace=complete(settings.runtimes, DEFAULT).limits.workers_per_namespace,
-            recorder=replica.event_recorder,
-            metrics=metrics,
             wake_job=self.jobs.queue.add,
-            clock=clock,
-            monotonic=monotonic,
         )
         replica.add(self.jobs)
         replica.add(self.sweeps)
         replica.serve(notifier)
         self._progress: ProgressEndpoint | None = None
         if settings.progress.enabled:
-            self._progress = ProgressEndpoint(
-                settings, identity, cluster, self.cache, lambda: replica.ready, clock, metrics.count_refused_report
-            )
+            self._progress = ProgressEndpoint(settings.progress, identity.namespace, replica, self.cache)
             replica.serve(self._progress)
 
     def run(self, stop: threading.Event) -> None:

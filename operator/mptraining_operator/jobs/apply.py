@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mptraining_api.kubernetes_api import (
@@ -55,6 +56,7 @@ _DISCOVERY_SECONDS = 60.0
 RecordEvent = Callable[[Snapshot, EventRecord], None]
 
 
+@dataclass(eq=False)
 class Applier:
     """Executes plans. Thread-safe for different jobs.
 
@@ -62,27 +64,17 @@ class Applier:
     Indexed Job that is created, or found by a repeated creation.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        *,
-        pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings],
-        record_event: RecordEvent,
-        written: Callable[[Plan], None],
-        clock: Callable[[], float],
-        namespace_objects: NamespaceObjects,
-        started: Callable[[Snapshot, SeenBatchJob], None] = lambda snapshot, batch_job: None,
-    ) -> None:
-        self._cluster = cluster
-        self._cache = cache
-        self._pod_settings = pod_settings
-        self._record_event = record_event
-        self._written = written
-        self._started = started
-        self._clock = clock
-        self._namespace_objects = namespace_objects
-        self._warnings = WarningEvents(cluster, clock)
+    cluster: Cluster
+    cache: Cache
+    pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings]
+    record_event: RecordEvent
+    written: Callable[[Plan], None]
+    clock: Callable[[], float]
+    namespace_objects: NamespaceObjects
+    started: Callable[[Snapshot, SeenBatchJob], None] = lambda snapshot, batch_job: None
+
+    def __post_init__(self) -> None:
+        self._warnings = WarningEvents(self.cluster, self.clock)
         # When discovery was read, and whether it lists the API.
         self._gang_apis: dict[pod_groups.PodGroupApi, tuple[float, bool]] = {}
 
@@ -95,8 +87,8 @@ class Applier:
                 return True
             snapshot = dataclasses.replace(snapshot, status=plan.status)
         if plan.job_text:
-            self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=plan.job_text, refusal=None)
-        self._written(plan)
+            self.cache.update_lookups(snapshot.key, snapshot.uid, job_text=plan.job_text, refusal=None)
+        self.written(plan)
         for record in plan.event_records:
             self._emit(record, plan, snapshot)
         changed = bool(plan.job_text)
@@ -114,16 +106,16 @@ class Applier:
         level = logging.WARNING if record.type == "Warning" else logging.INFO
         extra = {"job": str(snapshot.key), "attempt": attempt}
         _log.log(level, "%s: %s", record.reason, record.message, extra=extra)
-        self._record_event(snapshot, record)
+        self.record_event(snapshot, record)
 
     def _write_status(self, snapshot: Snapshot, version: int, changes: Mapping[str, Any]) -> bool:
         """Write the status and return whether it was stored; after a conflict, update the job in the cache."""
         key = snapshot.key
-        written, stored = self._cluster.patch_status_or_read(JOBS, key.namespace, key.name, version, changes)
+        written, stored = self.cluster.patch_status_or_read(JOBS, key.namespace, key.name, version, changes)
         if stored is None:
-            self._cache.remove_job(key, snapshot.uid, version)
+            self.cache.remove_job(key, snapshot.uid, version)
         else:
-            self._cache.put_job(parse.job(stored))
+            self.cache.put_job(parse.job(stored))
         return written
 
     def _execute(self, action: actions.Action, snapshot: Snapshot) -> bool:  # noqa: PLR0911, PLR0912 - a row of cases
@@ -149,18 +141,18 @@ class Applier:
             case actions.DeleteJob():
                 return self._delete(snapshot, JOBS, snapshot.key.name, action.uid, "Background")
             case actions.ReadJobFile():
-                text = children.read_job_file(self._cluster, snapshot)
-                self._cache.update_lookups(snapshot.key, snapshot.uid, job_text=text)
+                text = children.read_job_file(self.cluster, snapshot)
+                self.cache.update_lookups(snapshot.key, snapshot.uid, job_text=text)
                 return True
             case actions.ReadNode():
-                node = self._cluster.get_if_exists(NODES, None, action.node)
+                node = self.cluster.get_if_exists(NODES, None, action.node)
                 # The pod garbage collector ends the pods of a node that does not exist.
                 unready = node is not None and parse.unready(node)
-                self._cache.update_node(snapshot.key, snapshot.uid, action.node, unready)
+                self.cache.update_node(snapshot.key, snapshot.uid, action.node, unready)
                 return True
             case actions.ReadEvents():
                 warning = self._warnings.newest(snapshot.key.namespace, action.about)
-                self._cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
+                self.cache.update_warning(snapshot.key, snapshot.uid, action.about, warning)
                 return True
             case actions.LeaveQueue():
                 return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
@@ -177,16 +169,16 @@ class Applier:
         except NamespaceDeleted:
             return False
         except NotCreated as no:
-            refusal = Refusal(no.child, no.message, self._clock(), no.kind)
+            refusal = Refusal(no.child, no.message, self.clock(), no.kind)
         except pod_groups.GangNotServed as no:
-            refusal = Refusal(child, str(no), self._clock(), "NoGang")
+            refusal = Refusal(child, str(no), self.clock(), "NoGang")
         except Problem as problem:
-            refusal = Refusal(child, str(problem), self._clock(), "Invalid")
-        return self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
+            refusal = Refusal(child, str(problem), self.clock(), "Invalid")
+        return self.cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
 
     def _start(self, action: actions.StartAttempt, snapshot: Snapshot) -> bool:
         owner, checkpoint = snapshot.owner, snapshot.job.spec.checkpoint if snapshot.job else None
-        settings, attempt = self._pod_settings(owner, action.job), action.attempt_job
+        settings, attempt = self.pod_settings(owner, action.job), action.attempt_job
         text = snapshot.lookups.job_text or ""
         gang = None
         # An elastic job takes the workers that get a machine; a gang of all of them would get none.
@@ -212,28 +204,28 @@ class Applier:
             admitted=admitted(snapshot),
             avoided_nodes=avoided_nodes(snapshot.status),
         )
-        children.keep_job_file(self._cluster, owner, text)
+        children.keep_job_file(self.cluster, owner, text)
         try:
-            self._namespace_objects.ensure(owner.namespace)
+            self.namespace_objects.ensure(owner.namespace)
         except ApiProblem as problem:
             raise children.rejection(problem, f"namespace {owner.namespace}") from None
         if attempt.placement.device_class is not None:
             devices = attempt.accelerator.count_per_worker
             template = job_objects.claim_template(owner, attempt.placement.device_class, devices)
-            create_child(self._cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
+            create_child(self.cluster, RESOURCE_CLAIM_TEMPLATES, owner, template)
         # An attempt after the first has fields with which the job has run.
-        created = create_child(self._cluster, BATCH_JOBS, owner, job, strict=action.number == 1)
+        created = create_child(self.cluster, BATCH_JOBS, owner, job, strict=action.number == 1)
         batch_job = self._put_batch_job(snapshot.key, created)
-        self._started(snapshot, batch_job)
-        self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
+        self.started(snapshot, batch_job)
+        self.cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return bool(batch_job.gang) and self._create_pod_group(batch_job, snapshot)
 
     def _serves(self, api: pod_groups.PodGroupApi) -> bool:
         """Return whether the API server serves gangs of that API, which may be installed at any time."""
         read_at, served = self._gang_apis.get(api, (-math.inf, False))
-        if self._clock() >= read_at + _DISCOVERY_SECONDS:
-            served = self._cluster.serves(_groups(api))
-            self._gang_apis[api] = self._clock(), served
+        if self.clock() >= read_at + _DISCOVERY_SECONDS:
+            served = self.cluster.serves(_groups(api))
+            self._gang_apis[api] = self.clock(), served
         return served
 
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
@@ -243,7 +235,7 @@ class Applier:
             raise pod_groups.GangNotServed(
                 f"{seen.gang} of Job {seen.name} is not known to this version of the operator"
             )
-        owner, text = snapshot.owner, snapshot.lookups.job_text or children.read_job_file(self._cluster, snapshot)
+        owner, text = snapshot.owner, snapshot.lookups.job_text or children.read_job_file(self.cluster, snapshot)
         job = ResolvedJob.read(text) if text else None
         scheduling = (job and job.scheduling) or Scheduling()
         annotations = job.pod_template.annotations if job and job.pod_template else None
@@ -255,25 +247,25 @@ class Applier:
             seen.attempt,
             workers=seen.parallelism,
             queue=(annotations or {}).get(pod_groups.VOLCANO_QUEUE, ""),
-            priority=scheduling.priority_class_name or self._pod_settings(owner, job).priority_class_name or "",
+            priority=scheduling.priority_class_name or self.pod_settings(owner, job).priority_class_name or "",
         )
-        create_child(self._cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
-        return self._cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
+        create_child(self.cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
+        return self.cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
 
     def _join_queue(self, action: actions.JoinQueue, snapshot: Snapshot) -> bool:
-        settings = self._pod_settings(snapshot.owner, action.start.job)
-        self._put_batch_job(snapshot.key, place_in_queue.create_place(self._cluster, snapshot, action, settings))
-        self._cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
+        settings = self.pod_settings(snapshot.owner, action.start.job)
+        self._put_batch_job(snapshot.key, place_in_queue.create_place(self.cluster, snapshot, action, settings))
+        self.cache.update_lookups(snapshot.key, snapshot.uid, refusal=None)
         return True
 
     def _report_to_queue(self, action: actions.ReportToQueue, snapshot: Snapshot) -> bool:
         """Write the status; return whether the queue's Job is another one than observed, or was changed since."""
-        key, changes = snapshot.key, place_in_queue.status_changes(action, self._clock())
-        written, stored = self._cluster.patch_status_or_read(
+        key, changes = snapshot.key, place_in_queue.status_changes(action, self.clock())
+        written, stored = self.cluster.patch_status_or_read(
             BATCH_JOBS, key.namespace, action.queue_job, action.version, changes
         )
         if stored is None or stored["metadata"]["uid"] != action.uid:
-            self._cache.remove_missing(key, action.uid)
+            self.cache.remove_missing(key, action.uid)
         if stored is not None:
             self._put_batch_job(key, stored)
         return not written
@@ -287,23 +279,23 @@ class Applier:
                 action.job,
                 machine=action.machine,
                 pods=action.pods,
-                settings=self._pod_settings(owner, action.job),
+                settings=self.pod_settings(owner, action.job),
                 admitted=admitted(snapshot),
             )
-            self._put_batch_job(snapshot.key, create_child(self._cluster, BATCH_JOBS, owner, probe))
+            self._put_batch_job(snapshot.key, create_child(self.cluster, BATCH_JOBS, owner, probe))
         except (Problem, NotCreated) as no:
             _log.warning("the job cannot look for more machines: %s", no, extra={"job": str(snapshot.key)})
         except NamespaceDeleted:
             return
 
     def _delete_orphan(self, action: actions.DeletePod, snapshot: Snapshot) -> bool:
-        owner = self._cluster.get_if_exists(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
+        owner = self.cluster.get_if_exists(BATCH_JOBS, snapshot.key.namespace, action.batch_job)
         if owner is None or owner["metadata"]["uid"] != action.batch_job_uid:
             return self._delete(snapshot, PODS, action.pod, action.uid, "Background")
         # The watch stream selects by label: without it the Job's end would not be observed.
         if owner["metadata"].get("labels", {}).get(names.JOB) == snapshot.key.name:
             self._put_batch_job(snapshot.key, owner)
-            if self._cache.controls(snapshot.key, action.batch_job_uid):
+            if self.cache.controls(snapshot.key, action.batch_job_uid):
                 return True
         # Its label or its owner reference was removed: delete the Job, because the next attempt waits for its pods.
         if "deletionTimestamp" in owner["metadata"]:
@@ -313,23 +305,23 @@ class Applier:
     def _put_batch_job(self, key: Key, answer: Raw) -> SeenBatchJob:
         job = api_objects.convert(answer, api_objects.Job)
         seen = parse.batch_job(job)
-        self._cache.put_batch_job(key, parse.version_number(job.metadata.resource_version), seen)
+        self.cache.put_batch_job(key, parse.version_number(job.metadata.resource_version), seen)
         return seen
 
     def _delete(self, snapshot: Snapshot, resource: Resource, name: str, uid: str, propagation: str) -> bool:
         """Delete an object; return whether the cache had it although it was already deleted."""
         try:
-            self._cluster.delete(resource, snapshot.key.namespace, name, uid=uid, propagation=propagation)
+            self.cluster.delete(resource, snapshot.key.namespace, name, uid=uid, propagation=propagation)
         except ApiProblem as problem:
             if problem.status not in (404, 409):
                 raise
             # 409: another object has the name, or another conflict, which the next reconcile resolves.
             if problem.status == 409:
-                stored = self._cluster.get_if_exists(resource, snapshot.key.namespace, name)
+                stored = self.cluster.get_if_exists(resource, snapshot.key.namespace, name)
                 if stored is not None and stored["metadata"]["uid"] == uid:
                     return False
             # A watch stream may have missed the deletion.
-            return self._cache.remove_missing(snapshot.key, uid)
+            return self.cache.remove_missing(snapshot.key, uid)
         return False
 
 

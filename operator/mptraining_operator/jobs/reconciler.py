@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from prometheus_client.core import GaugeMetricFamily
 
@@ -27,10 +27,9 @@ from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.jobs.watch.node_platform import NodePlatform
 from mptraining_operator.jobs.watch.parse import StoredJob
 from mptraining_operator.jobs.watch.streams import BatchJobStream, JobStream, PodStream
-from mptraining_operator.runtime.cluster import Cluster
 from mptraining_operator.runtime.controller import Reconciler
-from mptraining_operator.runtime.event_recorder import EventRecorder
-from mptraining_operator.runtime.metrics import Metrics, by_label
+from mptraining_operator.runtime.metrics import by_label
+from mptraining_operator.runtime.replica import Replica
 from mptraining_operator.runtime.values import EventRecord, Key
 from mptraining_operator.runtime.work_queue import WorkQueue
 
@@ -44,83 +43,68 @@ _RECONCILE_AFTER_WRITE = 2.0
 Planner = Callable[[Snapshot, float], Plan]
 
 
+@dataclass(eq=False)
 class JobReconciler(Reconciler):
-    """`cluster` writes behind the fence of the term; `limits` are the settings that plans depend on.
+    """`limits` are the settings that plans depend on, and `pod_settings` returns those of a job's pods.
 
-    `pod_settings` returns those of a job's pods; `receives_reports`: workers report their progress. `clock` is in
-    seconds since 1970. Thread-safe for different jobs.
+    `receives_reports`: workers report their progress. Thread-safe for different jobs.
     """
 
     kind = "job"
     while_paused = "leaves this job and its pods alone"
     expected = (ApiProblem, NotCreated)
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        cache: Cache,
-        queue: WorkQueue,
-        *,
-        limits: Limits,
-        platform: NodePlatform,
-        pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings],
-        receives_reports: bool,
-        workers: int,
-        recorder: EventRecorder,
-        notify: Callable[[Snapshot, EventRecord], None],
-        metrics: Metrics,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-        plan: Planner = plan,
-    ) -> None:
-        self.queue = queue
-        self.workers = workers
-        self.stream = JobStream(cache, queue)
-        self.streams = (BatchJobStream(cache, queue), PodStream(cache, queue), self.stream)
-        self._cache = cache
-        self._limits = limits
-        self._platform = platform
-        self._receives_reports = receives_reports
-        self._recorder = recorder
-        self._notify = notify
-        self._metrics = JobMetrics(metrics)
-        self._clock = clock
-        self._plan = plan
-        self._namespace_objects = NamespaceObjects(cluster, monotonic)
+    replica: Replica
+    cache: Cache
+    queue: WorkQueue
+    limits: Limits
+    platform: NodePlatform
+    pod_settings: Callable[[Owner, ResolvedJob | None], PodSettings]
+    receives_reports: bool
+    workers: int
+    notify: Callable[[Snapshot, EventRecord], None]
+    plan: Planner = plan
+
+    def __post_init__(self) -> None:
+        self.stream = JobStream(self.cache, self.queue)
+        self.streams = (BatchJobStream(self.cache, self.queue), PodStream(self.cache, self.queue), self.stream)
+        self._clock = self.replica.clock
+        self._metrics = JobMetrics(self.replica.metrics)
+        self._namespace_objects = NamespaceObjects(self.replica.leader, self.replica.monotonic)
         self._applier = Applier(
-            cluster,
-            cache,
-            pod_settings=pod_settings,
+            self.replica.leader,
+            self.cache,
+            pod_settings=self.pod_settings,
             record_event=self._record,
             written=self._metrics.count_plan,
-            clock=clock,
+            clock=self.replica.clock,
             namespace_objects=self._namespace_objects,
             started=self._observe_start,
         )
         # Without a leader, possibly no replica was running to receive reports.
         self._reports_since: float | None = None
         self._starting = threading.Lock()
-        metrics.register(self._gauges)
+        self.replica.metrics.register(self._gauges)
 
     def objects(self) -> tuple[StoredJob, ...]:
-        return self._cache.jobs()
+        return self.cache.jobs()
 
     def stored(self, key: Key) -> StoredJob | None:
-        return self._cache.stored(key)
+        return self.cache.stored(key)
 
     def record(self, key: Key, record: EventRecord) -> None:
-        stored = self._cache.stored(key)
+        stored = self.cache.stored(key)
         if stored is not None:
             _log.info("%s: %s", record.reason, record.message, extra={"job": str(key)})
-            self._recorder.record(KIND, key, stored.uid, record)
+            self.replica.event_recorder.record(KIND, key, stored.uid, record)
 
     def begin_term(self) -> None:
-        self._reports_since = self._clock() if self._receives_reports else None
+        self._reports_since = self._clock() if self.receives_reports else None
 
     def check_cluster(self) -> None:
         """Read the nodes, and repair objects of namespaces that another client changed. Raises NotLeading."""
-        self._platform.read()
-        for namespace in self._cache.used_namespaces():
+        self.platform.read()
+        for namespace in self.cache.used_namespaces():
             try:
                 self._namespace_objects.ensure(namespace, again=True)
             except ApiProblem as problem:
@@ -132,12 +116,12 @@ class JobReconciler(Reconciler):
             if snapshot is None:
                 return
             now = self._clock()
-            planned = self._plan(snapshot.snapshot, now)
+            planned = self.plan(snapshot.snapshot, now)
             if self._workers_taken(planned):
                 planned, outdated = self._apply_with_reservation(key, now)
             else:
                 outdated = self._applier.apply(planned, snapshot)
-            stored = self._cache.stored(key)
+            stored = self.cache.stored(key)
             if not outdated or (stored is not None and stored.paused):
                 self._requeue(key, planned, now)
                 return
@@ -145,13 +129,13 @@ class JobReconciler(Reconciler):
         self.queue.add(key, 1.0)
 
     def _snapshot(self, key: Key) -> VersionedSnapshot | None:
-        limits = replace(self._limits, cluster=self._platform.settings)
-        return self._cache.versioned_snapshot(key, limits, self._reports_since)
+        limits = replace(self.limits, cluster=self.platform.settings)
+        return self.cache.versioned_snapshot(key, limits, self._reports_since)
 
     def _workers_taken(self, planned: Plan) -> int:
         """Return the workers of the attempt that the plan intends or queues for, if they are limited; else 0."""
         takes = planned.job_text or any(isinstance(action, JoinQueue) for action in planned.actions)
-        if self._limits.jobs.workers_per_namespace is None or planned.status is None or not takes:
+        if self.limits.jobs.workers_per_namespace is None or planned.status is None or not takes:
             return 0
         return planned.status.workers or 0
 
@@ -161,12 +145,12 @@ class JobReconciler(Reconciler):
             snapshot = self._snapshot(key)
             if snapshot is None:
                 return Plan(), False
-            planned = self._plan(snapshot.snapshot, now)
-            self._cache.reserve_workers(key, self._workers_taken(planned))
+            planned = self.plan(snapshot.snapshot, now)
+            self.cache.reserve_workers(key, self._workers_taken(planned))
         try:
             return planned, self._applier.apply(planned, snapshot)
         finally:
-            self._cache.reserve_workers(key, 0)
+            self.cache.reserve_workers(key, 0)
 
     def _requeue(self, key: Key, planned: Plan, now: float) -> None:
         if planned.wake_at is not None:
@@ -176,8 +160,8 @@ class JobReconciler(Reconciler):
             self.queue.add(key, _RECONCILE_AFTER_WRITE)
 
     def _record(self, snapshot: Snapshot, record: EventRecord) -> None:
-        self._recorder.record(KIND, snapshot.key, snapshot.uid, record)
-        self._notify(snapshot, record)
+        self.replica.event_recorder.record(KIND, snapshot.key, snapshot.uid, record)
+        self.notify(snapshot, record)
 
     def _observe_start(self, snapshot: Snapshot, batch_job: SeenBatchJob) -> None:
         ran = snapshot.status is not None and snapshot.status.start_time is not None
@@ -185,4 +169,4 @@ class JobReconciler(Reconciler):
             self._metrics.observe_first_child(snapshot.uid, batch_job.created - snapshot.created)
 
     def _gauges(self) -> Iterator[GaugeMetricFamily]:
-        yield by_label("mptraining_jobs", "Jobs by phase.", "phase", self._cache.jobs_by_phase(), Phase)
+        yield by_label("mptraining_jobs", "Jobs by phase.", "phase", self.cache.jobs_by_phase(), Phase)

@@ -50,6 +50,7 @@ class Refused(Exception):
         self.retry_after = retry_after
 
 
+@dataclass(eq=False)
 class TokenReviewer:
     """Reviews of tokens by the API server; accepted ones are cached. For one event loop.
 
@@ -57,15 +58,11 @@ class TokenReviewer:
     is cached for `seconds`, at most until the token expires.
     """
 
-    def __init__(
-        self,
-        review: Callable[[str, tuple[str, ...]], Mapping[str, Any]],
-        clock: Callable[[], float],
-        seconds: float,
-    ) -> None:
-        self._review = review
-        self._clock = clock
-        self._seconds = seconds
+    review: Callable[[str, tuple[str, ...]], Mapping[str, Any]]
+    clock: Callable[[], float]
+    seconds: float
+
+    def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(_REVIEWS_AT_ONCE, thread_name_prefix="token review")
         # End and pod uid by SHA-256 of the token, so that a memory dump contains no tokens.
         self._results: dict[bytes, tuple[float, str]] = {}
@@ -77,12 +74,12 @@ class TokenReviewer:
         """
         digest = hashlib.sha256(f"{audience}\n{token}".encode("utf-8", "surrogateescape")).digest()
         until, uid = self._results.get(digest, (0.0, ""))
-        if self._clock() < until:
+        if self.clock() < until:
             return uid
         loop = asyncio.get_running_loop()
-        uid = read_review(await loop.run_in_executor(self._threads, self._review, token, (audience,)), audience)
-        end = min(self._clock() + self._seconds, token_expiry(token) or 0.0) if uid else 0.0
-        if end > self._clock():
+        uid = read_review(await loop.run_in_executor(self._threads, self.review, token, (audience,)), audience)
+        end = min(self.clock() + self.seconds, token_expiry(token) or 0.0) if uid else 0.0
+        if end > self.clock():
             # The oldest comes first.
             self._results.pop(digest, None)
             if len(self._results) >= _MOST_CACHED:

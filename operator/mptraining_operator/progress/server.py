@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from aiohttp import web
 from pydantic import ValidationError
@@ -38,10 +39,10 @@ from mptraining_operator.progress.certificate import (
 )
 from mptraining_operator.progress.status import Report
 from mptraining_operator.progress.writer import ProgressWriter
-from mptraining_operator.runtime.cluster import Cluster
+from mptraining_operator.runtime.replica import Replica
 from mptraining_operator.runtime.server_thread import ServerThread
 from mptraining_operator.runtime.values import Key
-from mptraining_operator.settings import Identity, OperatorSettings
+from mptraining_operator.settings import ProgressSettings
 
 _log = logging.getLogger(__name__)
 
@@ -167,38 +168,27 @@ def _answer(status: int, **document: str) -> web.Response:
     return web.Response(status=status, text=json.dumps(document) + "\n", content_type="application/json")
 
 
+@dataclass(eq=False)
 class ProgressEndpoint:
     """The progress server with its token reviews, its certificate in a Secret, and the status writer.
 
-    `ready` returns whether the jobs of all reports are known; after `start`, `port` is the port in use and
-    `certificate` PEM.
+    After `start`, `port` is the port in use and `certificate` PEM.
     """
 
-    def __init__(
-        self,
-        settings: OperatorSettings,
-        identity: Identity,
-        cluster: Cluster,
-        cache: Cache,
-        ready: Callable[[], bool],
-        clock: Callable[[], float],
-        count_refused: Callable[[int], None],
-    ) -> None:
-        self._settings = settings.progress
-        self._namespace = identity.namespace
-        self._cluster = cluster
-        self._cache = cache
-        self._ready = ready
-        self._clock = clock
-        self._count_refused = count_refused
+    settings: ProgressSettings
+    namespace: str
+    replica: Replica
+    cache: Cache
+
+    def __post_init__(self) -> None:
         self._writer = ProgressWriter(
-            lambda key, uid, progress: cluster.write_progress(key.namespace, key.name, uid, progress),
-            clock,
+            lambda key, uid, progress: self.replica.cluster.write_progress(key.namespace, key.name, uid, progress),
+            self.replica.clock,
             _MINIMUM_SECONDS,
             _WRITES_PER_SECOND,
         )
         self._server: ProgressServer | None = None
-        self.port = self._settings.port
+        self.port = self.settings.port
         self.certificate = ""
 
     def start(self, stopping: threading.Event) -> None:
@@ -224,21 +214,21 @@ class ProgressEndpoint:
 
     def _start(self) -> None:
         """Raise ApiProblem, OSError if the port is not available, certificate.InvalidCertificate."""
-        names = dns_names(self._settings.service, self._namespace)
+        names, cluster = dns_names(self.settings.service, self.namespace), self.replica.cluster
         certificate = ensure_certificate(
-            self._cluster,
-            self._namespace,
-            f"{self._settings.service}-progress",
-            lambda: issue_certificate(names, self._clock()),
+            cluster,
+            self.namespace,
+            f"{self.settings.service}-progress",
+            lambda: issue_certificate(names, self.replica.clock()),
         )
-        reviewer = TokenReviewer(self._cluster.review_token, self._clock, _TOKEN_CACHE_SECONDS)
+        reviewer = TokenReviewer(cluster.review_token, self.replica.clock, _TOKEN_CACHE_SECONDS)
         server = ProgressServer(
-            self._settings.port,
+            self.settings.port,
             self._lookup_job,
             reviewer,
             self._writer.offer,
             certificate,
-            count_refused=self._count_refused,
+            count_refused=self.replica.metrics.count_refused_report,
         )
         server.start()
         self._writer.start()
@@ -246,12 +236,12 @@ class ProgressEndpoint:
         self._server = server
 
     def _lookup_job(self, key: Key) -> JobForProgress | None:
-        if not self._ready():
+        if not self.replica.ready:
             raise Refused(503, "the operator has just started: report again later", _BUSY_SECONDS)
-        job = self._cache.stored(key)
+        job = self.cache.stored(key)
         if job is None:
             return None
-        return JobForProgress(job.uid, job.attempt, self._cache.live_pods(key, job.attempt), _progress(job.progress))
+        return JobForProgress(job.uid, job.attempt, self.cache.live_pods(key, job.attempt), _progress(job.progress))
 
 
 def _progress(written: bytes | None) -> Progress | None:

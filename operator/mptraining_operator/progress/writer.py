@@ -95,6 +95,7 @@ class Schedule:
             self._due[uid] = at
 
 
+@dataclass(eq=False)
 class ProgressWriter:
     """The thread that writes reports to `status.progress` with `write(key, uid, progress)`.
 
@@ -102,18 +103,15 @@ class ProgressWriter:
     in seconds since 1970. A job is written at most once per `minimum_seconds`, all jobs `per_second` times a second.
     """
 
-    def __init__(
-        self,
-        write: Callable[[Key, str, dict[str, Any]], object],
-        clock: Callable[[], float],
-        minimum_seconds: float,
-        per_second: float,
-    ) -> None:
-        self._write = write
-        self._clock = clock
-        self._minimum = minimum_seconds
-        self._interval = 1 / per_second
-        self._schedule = Schedule(minimum_seconds)
+    write: Callable[[Key, str, dict[str, Any]], object]
+    clock: Callable[[], float]
+    minimum_seconds: float
+    per_second: float
+
+    def __post_init__(self) -> None:
+        self._minimum = self.minimum_seconds
+        self._interval = 1 / self.per_second
+        self._schedule = Schedule(self.minimum_seconds)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress writer", daemon=True)
@@ -138,31 +136,31 @@ class ProgressWriter:
     def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None:
         """Schedule the newest report of a job without blocking. `previous` is the observed `status.progress`."""
         with self._changed:
-            self._schedule.offer(key, uid, report, previous, self._clock())
+            self._schedule.offer(key, uid, report, previous, self.clock())
             self._changed.notify_all()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             with self._changed:
                 due, uid = self._schedule.next()
-                began = self._clock()
+                began = self.clock()
                 if due > began:
                     self._changed.wait(min(due - began, _LONGEST_SLEEP))
                     continue
             self._write_one(uid)
-            self._stopping.wait(min(self._interval, began + self._interval - self._clock()))
+            self._stopping.wait(min(self._interval, began + self._interval - self.clock()))
 
     def _write_one(self, uid: str) -> None:
         with self._changed:
-            key, progress = self._schedule.take(uid, self._clock())
+            key, progress = self._schedule.take(uid, self.clock())
         try:
-            self._write(key, uid, progress.to_document())
+            self.write(key, uid, progress.to_document())
         except Exception as error:  # noqa: BLE001 - the thread must keep writing
             status = getattr(error, "status", 0)
             if status in (0, 408, 409, 429) or status >= 500:
                 wait = max(self._minimum, getattr(error, "retry_after", None) or 0.0)
                 with self._changed:
-                    self._schedule.retry(uid, self._clock() + wait)
+                    self._schedule.retry(uid, self.clock() + wait)
                 _log.info("the progress of %s is written later: %s", key, error)
             elif status != 404:
                 _log.warning("the progress of %s is not written: %s", key, error)

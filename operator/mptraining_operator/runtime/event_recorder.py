@@ -53,24 +53,19 @@ class _QueuedEvent:
         return f"{self.key.name}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+@dataclass(eq=False)
 class EventRecorder:
     """Queues of Events and the thread that writes them.
 
     `clock` is in seconds since 1970. Events that are dropped are counted; a repeated Event within five minutes is not.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        host: str,
-        clock: Callable[[], float],
-        metrics: Metrics,
-    ) -> None:
-        self._cluster = cluster
-        self._host = host
-        self._clock = clock
-        self._metrics = metrics
+    cluster: Cluster
+    host: str
+    clock: Callable[[], float]
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
         # Guards the queues, the buckets and `_written`; notified when an Event is queued and at the stop.
         self._changed = threading.Condition()
         self._warnings: deque[_QueuedEvent] = deque()
@@ -100,7 +95,7 @@ class EventRecorder:
         """Queue an Event without blocking; drop it if its queue is full or the object has had too many."""
         event = _QueuedEvent(kind, key, uid, record)
         with self._changed:
-            now = self._clock()
+            now = self.clock()
             if self._repeated_soon(event, now):
                 return
             events = self._warnings if record.type == "Warning" else self._others
@@ -109,7 +104,7 @@ class EventRecorder:
                 events.append(event)
                 self._changed.notify()
                 return
-        self._metrics.count_dropped_event("QueueFull" if full else "RateLimited")
+        self.metrics.count_dropped_event("QueueFull" if full else "RateLimited")
 
     def _repeated_soon(self, event: _QueuedEvent, now: float) -> bool:
         count, last = self._written.get(event.name, (0, 0.0))
@@ -150,7 +145,7 @@ class EventRecorder:
                 self._stopping.wait(_PAUSE)
 
     def _write(self, event: _QueuedEvent) -> None:
-        now = self._clock()
+        now = self.clock()
         if self._repeated_soon(event, now):
             return
         count = self._written.get(event.name, (0, 0.0))[0] + 1
@@ -158,7 +153,7 @@ class EventRecorder:
             count = 1
         if count == 1:
             try:
-                self._cluster.create(EVENTS, event.key.namespace, self._event(event, now))
+                self.cluster.create(EVENTS, event.key.namespace, self._event(event, now))
             except ApiProblem as problem:
                 # The Event was written before this replica started.
                 if problem.status != 409:
@@ -173,7 +168,7 @@ class EventRecorder:
         """Update the count of an Event; return whether the Event still exists."""
         change = {"count": count, "lastTimestamp": format_time(now)}
         try:
-            self._cluster.patch(EVENTS, event.key.namespace, event.name, change)
+            self.cluster.patch(EVENTS, event.key.namespace, event.name, change)
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -199,7 +194,7 @@ class EventRecorder:
             "count": 1,
             "firstTimestamp": format_time(now),
             "lastTimestamp": format_time(now),
-            "source": {"component": OPERATOR, "host": self._host},
+            "source": {"component": OPERATOR, "host": self.host},
             "reportingComponent": OPERATOR,
-            "reportingInstance": self._host,
+            "reportingInstance": self.host,
         }

@@ -108,6 +108,7 @@ def request_seconds(settings: LeaseSettings) -> float:
     return left / 2
 
 
+@dataclass(eq=False)
 class LeaseKeeper:
     """The election of one replica, in a thread, which begins and ends the replica's terms.
 
@@ -116,24 +117,15 @@ class LeaseKeeper:
     next step may begin another term.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        identity: Identity,
-        settings: LeaseSettings,
-        *,
-        monotonic: Callable[[], float],
-        wall: Callable[[], float],
-        on_started: Callable[[Term], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._cluster = cluster
-        self._identity = identity
-        self._settings = settings
-        self._monotonic = monotonic
-        self._wall = wall
-        self._on_started = on_started
-        self._on_lost = on_lost
+    cluster: Cluster
+    identity: Identity
+    settings: LeaseSettings
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+    on_started: Callable[[Term], None]
+    on_lost: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._seen: ObservedLease | None = None
         self._raw: Raw = {}
         # Whether this replica took the Lease, and when the last renewal that succeeded began.
@@ -178,21 +170,21 @@ class LeaseKeeper:
         if self._term is None and self._holds and not self._overdue():
             self._terms += 1
             self._term = Term(self._terms, self._overdue)
-            self._on_started(self._term)
-        seconds = self._settings.renew_seconds
+            self.on_started(self._term)
+        seconds = self.settings.renew_seconds
         usual = done or self._term is None
-        return seconds if usual else min(seconds, self._settings.duration_seconds * _RETRY_FRACTION)
+        return seconds if usual else min(seconds, self.settings.duration_seconds * _RETRY_FRACTION)
 
     def _overdue(self) -> bool:
         """Return whether this leader must stop immediately, because another replica may soon take the Lease."""
-        late = self._monotonic() - self._renewed >= self._settings.duration_seconds * _STOP_FRACTION
+        late = self.monotonic() - self._renewed >= self.settings.duration_seconds * _STOP_FRACTION
         return self._holds and late
 
     def _end_if_over(self) -> None:
         term = self._term
         if term is None:
             return
-        if self._holds and self._seen is not None and self._seen.holder != self._identity.name:
+        if self._holds and self._seen is not None and self._seen.holder != self.identity.name:
             cause = "another replica holds the lease"
         elif term.over:
             cause = "the lease could not be renewed in time"
@@ -202,11 +194,11 @@ class LeaseKeeper:
         self._term = None
         # The next step reads the Lease, and may take or renew it.
         self._holds = False
-        self._on_lost(cause)
+        self.on_lost(cause)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            seconds = self._settings.renew_seconds
+            seconds = self.settings.renew_seconds
             try:
                 seconds = self.turn()
             except Exception:  # noqa: BLE001 - without this thread the replica would never lead again
@@ -219,7 +211,7 @@ class LeaseKeeper:
         A leader writes first and reads only after a conflict: with a slow API server, one call may be in time where two
         are not.
         """
-        began = self._monotonic()
+        began = self.monotonic()
         try:
             if not self._holds:
                 self._read(began)
@@ -234,26 +226,26 @@ class LeaseKeeper:
         except ApiProblem as problem:
             # 409: another replica was faster, which the next step observes.
             level = logging.DEBUG if problem.status == 409 else logging.WARNING
-            _log.log(level, "the lease %s: %s", self._settings.name, problem)
+            _log.log(level, "the lease %s: %s", self.settings.name, problem)
             return False
         return True
 
     def _read(self, began: float) -> None:
-        found = self._cluster.get_if_exists(LEASES, self._identity.namespace, self._settings.name)
-        self._raw = found or {"metadata": {"name": self._settings.name, "namespace": self._identity.namespace}}
+        found = self.cluster.get_if_exists(LEASES, self.identity.namespace, self.settings.name)
+        self._raw = found or {"metadata": {"name": self.settings.name, "namespace": self.identity.namespace}}
         self._seen = observe(self._seen, found, began) if found else None
 
     def _advance(self, began: float) -> None:
-        move = next_action(self._seen, self._identity.name, began, self._settings.duration_seconds)
+        move = next_action(self._seen, self.identity.name, began, self.settings.duration_seconds)
         if move is LeaseAction.WAIT or (self._holds and move is LeaseAction.TAKE):
             return
         transitions = (self.transitions() or 0) + (move is LeaseAction.TAKE)
-        self._write(holder=self._identity.name, transitions=transitions)
+        self._write(holder=self.identity.name, transitions=transitions)
         self._renewed = began
         self._holds = True
 
     def _write(self, *, holder: str, transitions: int) -> None:
-        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.fromtimestamp(self.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         before = self._raw.get("spec") or {}
         body = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -261,15 +253,15 @@ class LeaseKeeper:
             "metadata": self._raw["metadata"],
             "spec": {
                 "holderIdentity": holder,
-                "leaseDurationSeconds": self._settings.duration_seconds if holder else 1,
+                "leaseDurationSeconds": self.settings.duration_seconds if holder else 1,
                 "acquireTime": before.get("acquireTime") if before.get("holderIdentity") == holder else now,
                 "renewTime": now,
                 "leaseTransitions": transitions,
             },
         }
-        namespace = self._identity.namespace
+        namespace = self.identity.namespace
         if self._seen is None:
-            self._raw = self._cluster.create(LEASES, namespace, body)
+            self._raw = self.cluster.create(LEASES, namespace, body)
         else:
-            self._raw = self._cluster.replace(LEASES, namespace, self._settings.name, body)
-        self._seen = observe(None, self._raw, self._monotonic())
+            self._raw = self.cluster.replace(LEASES, namespace, self.settings.name, body)
+        self._seen = observe(None, self._raw, self.monotonic())

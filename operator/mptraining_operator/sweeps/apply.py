@@ -26,8 +26,7 @@ from mptraining_operator.jobs.watch import api_objects
 from mptraining_operator.jobs.watch import parse as parse_jobs
 from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.parse import StoredJob
-from mptraining_operator.runtime.cluster import Cluster
-from mptraining_operator.runtime.event_recorder import EventRecorder
+from mptraining_operator.runtime.replica import Replica
 from mptraining_operator.runtime.values import EventRecord, Key
 from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
 
@@ -56,7 +55,7 @@ class Refusals:
 
     def keep(self, names: set[str]) -> None:
         """Forget refusals of other jobs."""
-        self._refused = {name: each for name, each in self._refused.items() if name in names}
+        self._refused = {name: refused for name, refused in self._refused.items() if name in names}
 
     def next_try(self, now: float) -> float | None:
         """Return when the next job is tried again, or None; the plan of a suspended sweep tries none."""
@@ -75,28 +74,14 @@ class Acted:
     refused: bool
 
 
+@dataclass(eq=False)
 class SweepApplier:
-    """Executes plans. Thread-safe for different sweeps.
+    """Executes plans; `wake_job` queues a job. Thread-safe for different sweeps."""
 
-    `wake_job` queues a job; `clock` is in seconds since 1970.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        sweeps: SweepCache,
-        jobs: Cache,
-        *,
-        wake_job: Callable[[Key], None],
-        recorder: EventRecorder,
-        clock: Callable[[], float],
-    ) -> None:
-        self._cluster = cluster
-        self._wake_job = wake_job
-        self._sweeps = sweeps
-        self._jobs = jobs
-        self._recorder = recorder
-        self._clock = clock
+    replica: Replica
+    sweeps: SweepCache
+    jobs: Cache
+    wake_job: Callable[[Key], None]
 
     def write_status(self, sweep: StoredSweep, before: SweepStatus, after: SweepStatus) -> StoredSweep | None:
         """Write the status; return the sweep as the API server stored it, or None after a conflict.
@@ -107,12 +92,12 @@ class SweepApplier:
         if not changes:
             return sweep
         key = sweep.key
-        written, raw = self._cluster.patch_status_or_read(SWEEPS, key.namespace, key.name, sweep.version, changes)
+        written, raw = self.replica.leader.patch_status_or_read(SWEEPS, key.namespace, key.name, sweep.version, changes)
         if raw is None:
-            self._sweeps.remove(key, sweep.uid, sweep.version)
+            self.sweeps.remove(key, sweep.uid, sweep.version)
             return None
         stored = parse(api_objects.convert(raw, Sweep))
-        self._sweeps.put(stored)
+        self.sweeps.put(stored)
         return stored if written else None
 
     def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
@@ -122,21 +107,21 @@ class SweepApplier:
         """
         for record in plan.event_records:
             self.emit(sweep, EventRecord(record.reason, record.message, record.type))
-        before = len(refusals.in_force(self._clock()))
+        before = len(refusals.in_force(self.replica.clock()))
         created = tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
-        return Acted(created, refused=len(refusals.in_force(self._clock())) > before)
+        return Acted(created, refused=len(refusals.in_force(self.replica.clock())) > before)
 
     def emit(self, sweep: StoredSweep, record: EventRecord) -> None:
         """Log the Event and record it."""
         level = logging.WARNING if record.type == "Warning" else logging.INFO
         _log.log(level, "%s: %s", record.reason, record.message, extra={"sweep": str(sweep.key)})
-        self._recorder.record(SWEEP_KIND, sweep.key, sweep.uid, record)
+        self.replica.event_recorder.record(SWEEP_KIND, sweep.key, sweep.uid, record)
 
     def find_job(self, sweep: StoredSweep, name: str) -> None:
         """Read a job that the cache lacks although the sweep's status says that it runs. Raises ApiProblem."""
-        found = self._cluster.get_if_exists(JOBS, sweep.key.namespace, name)
-        if found is not None:
-            self._put_job(found)
+        job = self.replica.leader.get_if_exists(JOBS, sweep.key.namespace, name)
+        if job is not None:
+            self._put_job(job)
 
     def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> str:
         """Execute one action; return the name of the job that it created, else an empty text."""
@@ -151,18 +136,18 @@ class SweepApplier:
                     self._check_job(job)
             case DeleteSweep():
                 if not self._delete(SWEEPS, sweep.key, sweep.uid):
-                    self._sweeps.remove(sweep.key, sweep.uid, sweep.version)
+                    self.sweeps.remove(sweep.key, sweep.uid, sweep.version)
         return ""
 
     def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> str:
         owner = Owner(sweep.key.namespace, sweep.key.name, sweep.uid, format_time(sweep.created))
         try:
-            created = create_child(self._cluster, JOBS, owner, _owned(action.document, sweep))
+            created = create_child(self.replica.leader, JOBS, owner, _owned(action.document, sweep))
         except NamespaceDeleted:
             return ""
         except NotCreated as no:
             # A name that is taken may become free, and a quota; only what is invalid stays so.
-            if refusals.put(action.name, Refusal(no.message, final=no.kind == "Invalid"), self._clock()):
+            if refusals.put(action.name, Refusal(no.message, final=no.kind == "Invalid"), self.replica.clock()):
                 self.emit(sweep, EventRecord("TrialNotCreated", f"{no}", "Warning"))
             return ""
         refusals.remove(action.name)
@@ -176,7 +161,7 @@ class SweepApplier:
         # The uid is a precondition: another job of the name is not to be suspended.
         change = {"metadata": {"uid": job.uid}, "spec": {"runPolicy": {"suspend": action.suspend}}}
         try:
-            answer = self._cluster.patch(JOBS, job.key.namespace, job.key.name, change)
+            answer = self.replica.leader.patch(JOBS, job.key.namespace, job.key.name, change)
         except ApiProblem as problem:
             if problem.status not in (404, 409, 422):
                 raise
@@ -187,7 +172,7 @@ class SweepApplier:
     def _delete(self, resource: Resource, key: Key, uid: str) -> bool:
         """Delete an object; return False if it is gone already. The garbage collector deletes the jobs of a sweep."""
         try:
-            self._cluster.delete(resource, key.namespace, key.name, uid=uid, propagation="Background")
+            self.replica.leader.delete(resource, key.namespace, key.name, uid=uid, propagation="Background")
         except ApiProblem as problem:
             if problem.status not in (404, 409):
                 raise
@@ -196,20 +181,20 @@ class SweepApplier:
 
     def _check_job(self, job: StoredJob) -> None:
         """Correct the cache about a job that a call did not find as the cache has it: a watch may have missed it."""
-        found: Raw | None = self._cluster.get_if_exists(JOBS, job.key.namespace, job.key.name)
-        if found is not None:
-            self._put_job(found)
-        if found is None or found["metadata"]["uid"] != job.uid:
-            self._jobs.remove_missing(job.key, job.uid)
+        raw: Raw | None = self.replica.leader.get_if_exists(JOBS, job.key.namespace, job.key.name)
+        if raw is not None:
+            self._put_job(raw)
+        if raw is None or raw["metadata"]["uid"] != job.uid:
+            self.jobs.remove_missing(job.key, job.uid)
 
     def _put_job(self, raw: Raw) -> None:
         job = parse_jobs.job(raw)
-        if self._jobs.put_job(job):
+        if self.jobs.put_job(job):
             # The watch reports a version that the cache has already, and queues nothing.
-            self._wake_job(job.key)
+            self.wake_job(job.key)
 
     def _own_job(self, sweep: StoredSweep, name: str) -> StoredJob | None:
-        job = self._jobs.stored(Key(sweep.key.namespace, name))
+        job = self.jobs.stored(Key(sweep.key.namespace, name))
         return job if job is not None and job.sweep_uid == sweep.uid else None
 
 

@@ -32,11 +32,10 @@ from mptraining_operator.jobs.children import NotCreated
 from mptraining_operator.jobs.plan.waiting import NAMESPACE_FULL
 from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.node_platform import NodePlatform
-from mptraining_operator.runtime.cluster import Cluster
 from mptraining_operator.runtime.controller import Reconciler
-from mptraining_operator.runtime.event_recorder import EventRecorder
 from mptraining_operator.runtime.informer import Stream
-from mptraining_operator.runtime.metrics import Metrics, by_label
+from mptraining_operator.runtime.metrics import by_label
+from mptraining_operator.runtime.replica import Replica
 from mptraining_operator.runtime.values import EventRecord, Key
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
 from mptraining_operator.sweeps.cache import COALESCE, TRIAL_STATES, StoredSweep, SweepStream
@@ -84,11 +83,12 @@ class _Memory:
     waits: bool = False
 
 
+@dataclass(eq=False)
 class SweepReconciler(Reconciler):
-    """`cluster` writes behind the fence of the term; `jobs` has the jobs of `job_stream`, which `wake_job` queues.
+    """`jobs` has the jobs of `job_stream`, which `wake_job` queues.
 
-    `workers_per_namespace` is the limit of that name, None for none. `clock` is in seconds since 1970, `monotonic` for
-    durations. `check` returns the mistakes of a sweep on that cluster, or None.
+    `workers_per_namespace` is the limit of that name, None for none. `check` returns the mistakes of a sweep on that
+    cluster, or None.
     """
 
     kind = "sweep"
@@ -97,41 +97,27 @@ class SweepReconciler(Reconciler):
     # Optuna computes in Python, so that a second thread would propose no faster.
     workers = 1
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        stream: SweepStream,
-        jobs: Cache,
-        job_stream: Stream,
-        *,
-        platform: NodePlatform,
-        workers_per_namespace: int | None,
-        recorder: EventRecorder,
-        metrics: Metrics,
-        wake_job: Callable[[Key], None],
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-        propose: Propose = propose,
-        check: Callable[[dict[str, Any], ClusterSettings], str | None] = mistakes,
-    ) -> None:
-        self.queue = stream.queue
+    replica: Replica
+    stream: SweepStream
+    jobs: Cache
+    job_stream: Stream
+    platform: NodePlatform
+    workers_per_namespace: int | None
+    wake_job: Callable[[Key], None]
+    propose: Propose = propose
+    check: Callable[[dict[str, Any], ClusterSettings], str | None] = mistakes
+
+    def __post_init__(self) -> None:
+        self.queue = self.stream.queue
         # A sweep whose job is missing would fail its trial.
-        self.streams = (job_stream, stream)
-        self._sweeps = stream.cache
-        self._jobs = jobs
-        self._applier = SweepApplier(cluster, self._sweeps, jobs, wake_job=wake_job, recorder=recorder, clock=clock)
-        self._turns = Turns(
-            jobs, most=workers_per_namespace, clock=monotonic, wake_sweep=self.queue.add, wake_job=wake_job
-        )
-        self._cluster = cluster
-        self._propose = propose
-        self._check = check
-        self._platform = platform
-        self._clock = clock
-        self._monotonic = monotonic
-        self._metrics = SweepMetrics(metrics)
+        self.streams = (self.job_stream, self.stream)
+        self._sweeps = self.stream.cache
+        self._clock, self._monotonic = self.replica.clock, self.replica.monotonic
+        self._applier = SweepApplier(self.replica, self._sweeps, self.jobs, self.wake_job)
+        self._turns = Turns(self.jobs, self.workers_per_namespace, self._monotonic, self.queue.add, self.wake_job)
+        self._metrics = SweepMetrics(self.replica.metrics)
         self._memories: dict[Key, _Memory] = {}
-        metrics.register(self._gauges)
+        self.replica.metrics.register(self._gauges)
 
     def objects(self) -> tuple[StoredSweep, ...]:
         return self._sweeps.sweeps()
@@ -156,7 +142,8 @@ class SweepReconciler(Reconciler):
         stored = self._sweeps.get(key)
         if stored is None or stored.deleting:
             # The garbage collector deletes the jobs by their owner references.
-            self._forget(key)
+            if (forgotten := self._memories.pop(key, None)) is not None:
+                self._turns.forget(forgotten.uid)
             return
         memory = self._memory(stored)
         if (seconds := self._seconds_until_write(memory)) > 0:
@@ -182,7 +169,7 @@ class SweepReconciler(Reconciler):
             new_trials=most,
             refusals=memory.refusals.in_force(now),
             # A sweep is checked before its first trial; one that failed by it never gets a start time.
-            invalid=self._check(sweep.to_document(), self._platform.settings)
+            invalid=self.check(sweep.to_document(), self.platform.settings)
             if not (status.start_time or status.completion_time)
             else None,
         )
@@ -202,13 +189,13 @@ class SweepReconciler(Reconciler):
             memory.status = written.version, planned.status
             # A trial may fail by the plan itself, which no job reports.
             self.queue.add(stored.key, COALESCE)
-        before = {each.number: each for each in status.trials or ()}
+        before = {trial.number: trial for trial in status.trials or ()}
         self._count_ends(memory, before, planned.status, jobs)
         acted = self._applier.act(planned, stored, memory.refusals)
         self._count_creations(stored, memory, acted.created, before, planned)
         if acted.refused:
             self.queue.add(stored.key)
-        memory.refusals.keep({each.job for each in planned.status.trials or () if each.state in _UNDECIDED})
+        memory.refusals.keep({trial.job for trial in planned.status.trials or () if trial.state in _UNDECIDED})
         if ends:
             memory.ends.clear()
             self._turns.leave(stored.uid)
@@ -229,7 +216,7 @@ class SweepReconciler(Reconciler):
             elif not added:
                 # It has nothing to start before one of its trials ends: the others need not wait for it.
                 self._turns.leave(stored.uid)
-        times = [each for each in (plan.wake_at, memory.refusals.next_try(now)) if each is not None]
+        times = [at for at in (plan.wake_at, memory.refusals.next_try(now)) if at is not None]
         if times:
             self.queue.add(stored.key, max(0.0, min(times) - now))
 
@@ -243,11 +230,6 @@ class SweepReconciler(Reconciler):
             memory = self._memories[stored.key] = _Memory(stored.uid, counted_at=self._monotonic())
         return memory
 
-    def _forget(self, key: Key) -> None:
-        memory = self._memories.pop(key, None)
-        if memory is not None:
-            self._turns.forget(memory.uid)
-
     def _read(self, stored: StoredSweep, memory: _Memory) -> None:
         """Parse the spec of a new generation."""
         if memory.generation == stored.generation:
@@ -257,7 +239,7 @@ class SweepReconciler(Reconciler):
             self._applier.emit(stored, EventRecord("SpecUnreadable", problem, "Warning"))
         memory.sweep, memory.generation = sweep, stored.generation
         if sweep is not None:
-            memory.workers = _trial_workers(sweep.spec, self._platform.settings)
+            memory.workers = _trial_workers(sweep.spec, self.platform.settings)
 
     def _status(self, stored: StoredSweep, memory: _Memory) -> SweepStatus | None:
         if memory.status is None or memory.status[0] != stored.version:
@@ -269,15 +251,16 @@ class SweepReconciler(Reconciler):
         return memory.status[1]
 
     def _look(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
-        undecided = {each.job: each for each in status.trials or () if each.state in _UNDECIDED}
-        found = memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
-        missing = [name for name, each in undecided.items() if each.state == TrialState.RUNNING and name not in found]
+        undecided = {trial.job: trial for trial in status.trials or () if trial.state in _UNDECIDED}
+        cluster, sweep = self.replica.leader, (stored.key.namespace, stored.uid)
+        seen = memory.observed.look(self.jobs.trials(*sweep), undecided, cluster)
+        missing = [name for name, trial in undecided.items() if trial.state == TrialState.RUNNING and name not in seen]
         if not missing:
-            return found
+            return seen
         # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
         for name in missing:
             self._applier.find_job(stored, name)
-        return memory.observed.look(self._jobs.trials(stored.key.namespace, stored.uid), undecided, self._cluster)
+        return memory.observed.look(self.jobs.trials(*sweep), undecided, cluster)
 
     # -- rates and turns ----------------------------------------------------------------------------------------
 
@@ -301,13 +284,13 @@ class SweepReconciler(Reconciler):
 
     def _timed(self, memory: _Memory, spec: SweepSpec, trials: Sequence[Trial]) -> dict[str, Any] | None:
         began = self._monotonic()
-        found = self._propose(spec, trials)
+        parameters = self.propose(spec, trials)
         memory.proposal_seconds = self._monotonic() - began
         self._metrics.observe_proposal(memory.proposal_seconds)
-        return found
+        return parameters
 
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
-        waits = not any(each.state in _UNDECIDED for each in status.trials or ())
+        waits = not any(trial.state in _UNDECIDED for trial in status.trials or ())
         if waits and not memory.waits:
             message = (
                 "the workers of this namespace are in use, or other jobs wait for them "
@@ -353,16 +336,15 @@ class SweepReconciler(Reconciler):
 
 def _started(before: Mapping[int, Trial], after: SweepStatus) -> int:
     """Return the number of trials that a plan has added or let continue with more epochs."""
-    return sum(
-        each.number not in before or (each.rung or 0) > (before[each.number].rung or 0) for each in after.trials or ()
-    )
+    trials = after.trials or ()
+    return sum(trial.number not in before or (trial.rung or 0) > (before[trial.number].rung or 0) for trial in trials)
 
 
 def _wants_trials(spec: SweepSpec, status: SweepStatus, jobs: Mapping[str, TrialJob]) -> bool:
     """Return whether the sweep has fewer trials under way than it may have, and may have more."""
     trials = status.trials or ()
     over = {name for name, job in jobs.items() if job.state in ("Succeeded", "Failed")}
-    live = sum(each.state in _UNDECIDED and each.job not in over for each in trials)
+    live = sum(trial.state in _UNDECIDED and trial.job not in over for trial in trials)
     if live >= defaults.parallel(spec) or (spec.run_policy and spec.run_policy.suspend):
         return False
     return len(trials) < max_trials(spec) or early_stopping(spec)

@@ -32,43 +32,37 @@ class _Contender:
     asked: float | None = None
 
 
+@dataclass(eq=False)
 class Turns:
     """Grants of trials. `most` is limits.workersPerNamespace, None for no limit; `clock` is monotonic, in seconds.
 
     `wake_sweep` and `wake_job` queue a sweep or a job that may start now. Thread-safe.
     """
 
-    def __init__(
-        self,
-        jobs: Cache,
-        *,
-        most: int | None,
-        clock: Callable[[], float],
-        wake_sweep: Callable[[Key], None],
-        wake_job: Callable[[Key], None],
-    ) -> None:
-        self._jobs = jobs
-        self._most = most
-        self._clock = clock
-        self._wake_sweep = wake_sweep
-        self._wake_job = wake_job
+    jobs: Cache
+    most: int | None
+    clock: Callable[[], float]
+    wake_sweep: Callable[[Key], None]
+    wake_job: Callable[[Key], None]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._contenders: dict[str, _Contender] = {}
 
     @property
     def limited(self) -> bool:
-        return self._most is not None
+        return self.most is not None
 
     def grant(self, sweep: StoredSweep, need: int) -> int | None:
         """Return how many trials of `need` workers the sweep may create now; None for any number.
 
         A sweep that gets 0 waits for its turn, and must ask again after `LOOK_AGAIN` seconds.
         """
-        if self._most is None or need > self._most:
+        if self.most is None or need > self.most:
             # Jobs that no namespace has workers for say so themselves.
             return None
         with self._lock:
-            now, namespace = self._clock(), sweep.key.namespace
+            now, namespace = self.clock(), sweep.key.namespace
             mine = self._contenders.setdefault(sweep.uid, _Contender(sweep.key))
             mine.key, mine.need = sweep.key, need
             free = self._free(namespace)
@@ -87,7 +81,7 @@ class Turns:
             if first is not None and first < self._rank(sweep.uid, mine):
                 mine.asked = now
                 for _, each in others:
-                    self._wake_sweep(each.key)
+                    self.wake_sweep(each.key)
                 return 0
             return 1 if others else free // need
 
@@ -95,7 +89,7 @@ class Turns:
         """Record that a trial was created by a grant."""
         with self._lock:
             if (mine := self._contenders.get(sweep.uid)) is not None:
-                mine.granted, mine.asked = self._clock(), None
+                mine.granted, mine.asked = self.clock(), None
 
     def leave(self, sweep_uid: str) -> None:
         """Forget a sweep that wants no trial: it has ended, is suspended, paused, or deleted."""
@@ -109,7 +103,7 @@ class Turns:
             self._contenders.pop(sweep_uid, None)
 
     def _rank(self, uid: str, contender: _Contender) -> tuple[int, float]:
-        live, counted = self._jobs.trial_workers(contender.key.namespace, uid)
+        live, counted = self.jobs.trial_workers(contender.key.namespace, uid)
         return max(counted, live * contender.need), contender.granted
 
     def _free(self, namespace: str) -> int:
@@ -117,9 +111,9 @@ class Turns:
         promised = 0
         for uid, each in self._contenders.items():
             if each.key.namespace == namespace:
-                live, counted = self._jobs.trial_workers(namespace, uid)
+                live, counted = self.jobs.trial_workers(namespace, uid)
                 promised += max(0, live * each.need - counted)
-        return (self._most or 0) - self._jobs.workers_of(namespace) - promised
+        return (self.most or 0) - self.jobs.workers_of(namespace) - promised
 
     def _leave_to_jobs(self, namespace: str) -> bool:
         """Return whether a job outside of sweeps waits that could run once enough trials have ended.
@@ -127,16 +121,16 @@ class Turns:
         Otherwise small trials, one after the other, keep a job that needs many workers waiting for ever. A job that
         waits for other jobs has no use for the workers of trials. Jobs for which there is room are queued.
         """
-        most = self._most or 0
-        jobs = self._jobs.outside_of_sweeps(namespace)
+        most = self.most or 0
+        jobs = self.jobs.outside_of_sweeps(namespace)
         used = sum(workers for _, workers in jobs)
         waiting = [
             job
             for job, workers in jobs
             if job.awaited_workers and not (job.paused or job.deleting) and used - workers + job.awaited_workers <= most
         ]
-        free = most - self._jobs.workers_of(namespace)
+        free = most - self.jobs.workers_of(namespace)
         for job in waiting:
             if job.awaited_workers <= free:
-                self._wake_job(job.key)
+                self.wake_job(job.key)
         return bool(waiting)

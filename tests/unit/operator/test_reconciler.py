@@ -44,8 +44,12 @@ class Bench(JobReconciler):
         runtimes["default"] = runtimes["default"].model_copy(update={"limits": limits})
         settings = ClusterSettings(runtimes=runtimes)
         platform: Any = SimpleNamespace(settings=settings, read=lambda: None)
+        recorder = EventRecorder(api, host="op-0", clock=clock, metrics=metrics)
+        replica: Any = SimpleNamespace(
+            leader=api, event_recorder=recorder, metrics=metrics, clock=clock, monotonic=clock
+        )
         super().__init__(
-            api,
+            replica,
             self.cache,
             WorkQueue(clock),
             limits=Limits(cluster=settings),
@@ -53,11 +57,7 @@ class Bench(JobReconciler):
             pod_settings=lambda owner: pytest.fail("no pods are made"),
             receives_reports=True,
             workers=0,
-            recorder=EventRecorder(api, host="op-0", clock=clock, metrics=metrics),
             notify=lambda snapshot, record: None,
-            metrics=metrics,
-            clock=clock,
-            monotonic=clock,
             plan=plan,
         )
         self._applier = self  # type: ignore[assignment]

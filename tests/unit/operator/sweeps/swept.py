@@ -88,21 +88,20 @@ class Bench:
     def restarted(self, most: int | None = None) -> SweepReconciler:
         """Return a worker that remembers nothing, as after a restart of the operator."""
         metrics = Metrics(monotonic=self.clock)
-        recorder: Any = SimpleNamespace(record=self._record)
+        recorder = SimpleNamespace(record=self._record)
+        replica: Any = SimpleNamespace(
+            leader=self.api, event_recorder=recorder, metrics=metrics, clock=self.clock, monotonic=self.clock
+        )
         platform: Any = SimpleNamespace(settings=ClusterSettings())
         informer: Any = SimpleNamespace(is_known=lambda streams, namespace: self.known)
         self.reconciler = SweepReconciler(
-            self.api,
+            replica,
             self.stream,
             self.jobs,
             JobStream(self.jobs, WorkQueue(self.clock)),
             platform=platform,
             workers_per_namespace=most,
-            recorder=recorder,
-            metrics=metrics,
             wake_job=self.queued_jobs.append,
-            clock=self.clock,
-            monotonic=self.clock,
             propose=self._propose,
             check=self._check,
         )
