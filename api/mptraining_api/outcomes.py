@@ -47,21 +47,8 @@ PEER_LOST = Outcome("PeerLost", 76, Budget.UNDECIDED, "another worker of the job
 # The previous attempt had ended before the new one began; a remaining process of it must not be charged to a budget.
 SUPERSEDED = Outcome("Superseded", 76, Budget.UNDECIDED, "a newer attempt of the job has the run folder")
 
-OUTCOMES: tuple[Outcome, ...] = (
-    SUCCEEDED,
-    PROGRAM_FAILED,
-    STORAGE_FULL,
-    INVALID_SPEC,
-    INVALID_DATA,
-    INVALID_PROGRAM,
-    RESUME_REFUSED,
-    DIVERGED,
-    PREEMPTED,
-    STORAGE_UNAVAILABLE,
-    STOPPED_BY_USER,
-    PEER_LOST,
-    SUPERSEDED,
-)
+# All of the above.
+OUTCOMES = tuple(value for value in tuple(globals().values()) if isinstance(value, Outcome))
 
 OOM_KILLED = Outcome("OOMKilled", 137, Budget.BACKOFF_LIMIT, "a worker used more memory than its limit")
 # The kubelet evicts such a pod without the condition DisruptionTarget; a retry elsewhere would end in the same way.
@@ -79,24 +66,11 @@ QUEUE_PREEMPTED = Outcome("QueuePreempted", 75, Budget.NONE, "the queue took the
 GANG_RELEASED = Outcome("GangReleased", 75, Budget.NONE, "only some workers got a machine, and gave it back")
 RESIZED = Outcome("Resized", 75, Budget.NONE, "the next attempt has another number of workers")
 
+_ALL = tuple(value for value in tuple(globals().values()) if isinstance(value, Outcome))
 # Outcomes that only the operator detects; none of them is read from an exit code.
-OPERATOR_OUTCOMES: tuple[Outcome, ...] = (
-    OOM_KILLED,
-    STORAGE_LIMIT,
-    NODE_LOST,
-    CHILD_DELETED,
-    NO_PROGRESS,
-    DEADLINE_EXCEEDED,
-    PENDING_TIMEOUT,
-    OUTSIDE_LIMITS,
-    NO_CAPACITY,
-    SUSPENDED,
-    QUEUE_PREEMPTED,
-    GANG_RELEASED,
-    RESIZED,
-)
+OPERATOR_OUTCOMES = _ALL[len(OUTCOMES) :]
 
-_BY_REASON = {outcome.reason: outcome for outcome in (*OUTCOMES, *OPERATOR_OUTCOMES)}
+_BY_REASON = {outcome.reason: outcome for outcome in _ALL}
 _BY_EXIT_CODE = {outcome.exit_code: outcome for outcome in reversed(OUTCOMES)}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mptraining_api.model import Model
-from mptraining_api.outputs.fields import ExportFormat, Tracking
+from mptraining_api.outputs.fields import ExportFormat, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Feature, KerasObject, Program, Scheduling, Source
+from mptraining_api.spec import Elastic, Feature, KerasObject, Program, Scheduling, Source
 
 VERSION = 1
 
@@ -137,11 +137,6 @@ class ResolvedExport(Model):
     monitor: str | None
 
 
-class ProfileSteps(Model):
-    first_step: int
-    last_step: int
-
-
 class ResolvedMachine(Model):
     """An alternative to the first choice: the fields of a ResolvedJob that depend on the machine."""
 
@@ -155,13 +150,6 @@ class ResolvedMachine(Model):
     image: str | None
     placement: Placement
     choices: tuple[Choice, ...]
-
-
-class WorkersRange(Model):
-    """Numbers of workers that an attempt of an elastic job may have."""
-
-    min: int
-    max: int
 
 
 class ResolvedJob(Model):
@@ -190,7 +178,7 @@ class ResolvedJob(Model):
     training: ResolvedTraining | None
     checkpoint: ResolvedCheckpoint
     export: ResolvedExport
-    profile: ProfileSteps | None
+    profile: Profile | None
     # Every name in it is decided.
     tracking: Tracking | None = None
     # The run folder. None: a scratch folder, from which no job can resume.
@@ -206,7 +194,7 @@ class ResolvedJob(Model):
     # reads the job of one attempt, which has none.
     alternatives: tuple[ResolvedMachine, ...] = ()
     # Of an elastic job, whose `workers` are the most that it may have; None in the job of one attempt.
-    workers_range: WorkersRange | None = None
+    workers_range: Elastic | None = None
     choices: tuple[Choice, ...]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal, get_args
@@ -46,6 +47,15 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """A Kubernetes Event about an object, emitted after its status is written."""
+
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
 
 
 # The operator's condition types. Other controllers (Kueue, Argo) may add conditions of other types, which are kept.

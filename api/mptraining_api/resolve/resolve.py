@@ -25,12 +25,10 @@ from mptraining_api.resolved_job import (
     Choice,
     LearningRate,
     Placement,
-    ProfileSteps,
     ResolvedCheckpoint,
     ResolvedExport,
     ResolvedJob,
     ResolvedMachine,
-    WorkersRange,
 )
 from mptraining_api.rules import check
 from mptraining_api.spec import JobSpec, MPTrainingJob, Program, other_controller
@@ -53,7 +51,6 @@ class ClusterSettings:
     runtimes: Runtimes | None = None
     # The name of a runtime by namespace.
     default_runtimes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
     device_classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -102,32 +99,24 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
 
     resolved = ResolvedJob(
         name=job.metadata.name,
-        accelerator=first.accelerator,
-        strategy=first.strategy,
-        precision=first.precision,
-        jit_compile=first.jit_compile,
+        **{name: value for name, value in first if name != "choices"},
         keras=keras,
-        workers=first.workers,
-        replicas_per_worker=first.replicas_per_worker,
-        replicas=first.replicas,
         global_batch_size=batch_size,
         learning_rate=rate,
-        image=first.image,
-        placement=first.placement,
         program=_program(spec.program),
         source=spec.source,
         data=data,
         training=training,
         checkpoint=_checkpoint(spec),
         export=_export(spec, keras),
-        profile=_profile(spec),
+        profile=spec.profile,
         tracking=_tracking(job),
         output=output,
         sweep=(job.metadata.labels or {}).get(SWEEP_UID),
         runtime=None if chosen.name == DEFAULT else chosen.name,
         pod_template=spec.pod_template,
         scheduling=spec.scheduling,
-        workers_range=WorkersRange(min=spec.elastic.min, max=spec.elastic.max) if spec.elastic else None,
+        workers_range=spec.elastic,
         choices=(
             *chosen.choices,
             *_controller_choice(spec),
@@ -178,6 +167,7 @@ def _machine(
     picked_strategy, strategy_choice = strategy(spec, devices)
     resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
+    written_image = spec.pod_template.image if spec.pod_template else None
     return ResolvedMachine(
         accelerator=devices.accelerator,
         strategy=picked_strategy,
@@ -186,7 +176,7 @@ def _machine(
         workers=devices.workers,
         replicas_per_worker=devices.replicas_per_worker,
         replicas=devices.replicas,
-        image=_image(spec, images, devices),
+        image=written_image or getattr(images, devices.accelerator.kind),
         placement=_placement(spec, settings, devices),
         choices=(*devices.choices, strategy_choice, precision_choice, jit_choice),
     )
@@ -209,11 +199,6 @@ def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Pl
     packed = spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.workers > 1
     found = placement(devices.accelerator, settings.node_labels, settings.mig_strategy, pack=packed)
     return with_claim(found, devices.accelerator, settings.device_classes)
-
-
-def _image(spec: JobSpec, images: RuntimeImages, devices: Devices) -> str | None:
-    written = spec.pod_template.image if spec.pod_template else None
-    return written or getattr(images, devices.accelerator.kind)
 
 
 def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:
@@ -279,12 +264,6 @@ def _export(spec: JobSpec, keras: Keras) -> ResolvedExport:
         checkpoint=(written.checkpoint if written else None) or "Last",
         monitor=written.monitor if written else None,
     )
-
-
-def _profile(spec: JobSpec) -> ProfileSteps | None:
-    if spec.profile is None:
-        return None
-    return ProfileSteps(first_step=spec.profile.first_step, last_step=spec.profile.last_step)
 
 
 def _tracking(job: MPTrainingJob) -> Tracking | None:

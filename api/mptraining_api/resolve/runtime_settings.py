@@ -15,7 +15,7 @@ from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
 from mptraining_api.rules.check import template_violations
 from mptraining_api.validation import patterns
 from mptraining_api.validation.messages import InvalidField
-from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake
+from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake, field_path
 from mptraining_api.validation.yaml_text import read_yaml
 
 M = TypeVar("M", bound=Model)
@@ -50,12 +50,6 @@ def refuse(wrong: Sequence[InvalidValue]) -> None:
         raise InvalidValue(
             first.found, expected=first.expected, next_step=first.next_step, path=first.path, also=others
         )
-
-
-def _path(where: str) -> tuple[str | int, ...]:
-    """Return the path below a runtime of a field of a job: spec.podTemplate.env[1].name"""
-    below = where.removeprefix("spec.")
-    return tuple(int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", below))
 
 
 def _named(template: PodTemplate) -> PodTemplate:
@@ -108,11 +102,12 @@ class Runtime(Model):
 
     @model_validator(mode="after")
     def _keeps_the_rules(self) -> Self:
-        found = template_violations(self.pod_template) if self.pod_template else []
+        violations = template_violations(self.pod_template) if self.pod_template else []
+        # A runtime has the fields of a job's spec.
         refuse(
             [
-                InvalidValue(each.found, expected=each.expected, next_step=each.next_step, path=_path(each.where))
-                for each in found
+                InvalidValue(v.found, expected=v.expected, next_step=v.next_step, path=field_path(v.where)[1:])
+                for v in violations
             ]
         )
         return self

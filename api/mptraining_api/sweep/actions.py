@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from mptraining_api.status import EventRecord
 from mptraining_api.sweep.status import SweepStatus
 
 JobState = Literal["Pending", "Running", "Succeeded", "Failed"]
@@ -70,15 +71,6 @@ class DeleteSweep:
 
 
 Action = CreateJob | SuspendJob | DeleteJob | DeleteSweep
-
-
-@dataclass(frozen=True, slots=True)
-class EventRecord:
-    """A Kubernetes Event about the sweep, emitted after its status is written."""
-
-    reason: str
-    message: str
-    type: Literal["Normal", "Warning"] = "Normal"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from mptraining_api.spec import API_VERSION, KIND
 from mptraining_api.sweep.defaults import parallel
 from mptraining_api.sweep.early_stopping import early_stopping, job_epochs, rungs
 from mptraining_api.sweep.parameters import parameter_problems
-from mptraining_api.sweep.search_space import integers, is_active, max_trials, path_parts, trial_spec
+from mptraining_api.sweep.search_space import integers, is_active, max_trials, trial_spec
 from mptraining_api.sweep.spec import MOST_TRIALS, SWEEP_KIND, SWEEP_NAME, MPTrainingSweep, Parameter, SweepSpec
 from mptraining_api.validation.api_versions import is_served
-from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
+from mptraining_api.validation.mistakes import FieldPath, field_path, field_text, value_at
 
 # Parameters that would give the trials other rungs.
 _OF_RUNGS = ("training", "training.epochs", "training.totalSteps", "training.validationFreq")
@@ -302,7 +302,7 @@ def _moved(
 
 
 def _absent(job: dict[str, Any], field: str) -> bool:
-    return value_at(job, path_parts(field)) is None
+    return value_at(job, field_path(field)) is None
 
 
 def _at_value(problem: InvalidSpec, where: str, parameter: Parameter, value: object) -> InvalidSpec:

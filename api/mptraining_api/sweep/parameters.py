@@ -8,10 +8,10 @@ from typing import Any
 
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.spec import JobSpec
-from mptraining_api.sweep.search_space import choices, is_choice, path_parts, same_value
+from mptraining_api.sweep.search_space import choices, is_choice, same_value
 from mptraining_api.sweep.spec import Parameter, SweepSpec
 from mptraining_api.validation.messages import inlined, quote
-from mptraining_api.validation.mistakes import field_text, value_at
+from mptraining_api.validation.mistakes import field_path, field_text, value_at
 
 # Fields below `spec`, each with the reason.
 NOT_SEARCHED = {
@@ -36,7 +36,7 @@ def path_problem(path: str, job: Mapping[str, Any], *, where: str) -> InvalidSpe
                 where, f"{path!r} cannot be searched: {because}", next_step=f"Set {field} in spec.job, or remove it."
             )
     node, schema = _schema(), _schema()
-    parts = path_parts(path)
+    parts = field_path(path)
     for index, part in enumerate(parts):
         here = parts[:index]
         if isinstance(part, int):

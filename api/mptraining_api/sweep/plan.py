@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from mptraining_api.status import format_time, parse_time
+from mptraining_api.status import EventRecord, format_time, parse_time
 from mptraining_api.sweep import conditions, defaults, proposals
 from mptraining_api.sweep.actions import (
     Action,
     CreateJob,
     DeleteJob,
     DeleteSweep,
-    EventRecord,
     Refusal,
     SuspendJob,
     SweepPlan,

@@ -7,21 +7,13 @@ import hashlib
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from mptraining_api.sweep.defaults import TRIALS
 from mptraining_api.sweep.spec import MOST_TRIALS, IntegerRange, Parameter, SweepSpec
-from mptraining_api.validation.mistakes import FieldPath
-
-_PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
-
-
-def path_parts(path: str) -> FieldPath:
-    """Return the names and indices of a parameter's path."""
-    return tuple(int(index) if index else name for name, index in _PART.findall(path))
+from mptraining_api.validation.mistakes import FieldPath, field_path
 
 
 def _set(node: Any, parts: FieldPath, value: object) -> None:
@@ -46,7 +38,7 @@ def trial_spec(spec: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[s
     """
     copied: dict[str, Any] = copy.deepcopy(dict(spec))
     for path, value in parameters.items():
-        _set(copied, path_parts(path), value)
+        _set(copied, field_path(path), value)
     return copied
 
 

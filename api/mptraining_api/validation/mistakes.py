@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -69,6 +70,11 @@ def field_text(path: FieldPath, where: str = "") -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def field_path(text: str) -> FieldPath:
+    """Return the path that `field_text` wrote, or that a user wrote in the same way."""
+    return tuple(int(index) if index else name for name, index in re.findall(r"([^.\[\]\s]+)|\[(\d+)\]", text))
 
 
 def value_at(document: object, path: FieldPath) -> object:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptraining_api.problems import InvalidSpec, Problem
-from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake, field_text
+from mptraining_api.validation.mistakes import FieldPath, InvalidJobFile, Mistake, field_path, field_text
 from mptraining_api.validation.yaml_errors import explain
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ class YamlDocument:
 
     def line(self, field: str) -> int | None:
         """Return the line of a field such as `spec.data.train[0]`, or of the nearest section around it."""
-        return self.line_at(
-            tuple(int(index) if index else name for name, index in re.findall(r"([^.\[\]\s]+)|\[(\d+)\]", field))
-        )
+        return self.line_at(field_path(field))
 
     def line_at(self, path: FieldPath) -> int | None:
         """Return the line of the field at `path`, or of the nearest section around it."""

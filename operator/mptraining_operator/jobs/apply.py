@@ -28,7 +28,7 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolve.defaults import MAX_TO_KEEP
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Scheduling
-from mptraining_api.status import JobStatus
+from mptraining_api.status import EventRecord, JobStatus
 from mptraining_operator.jobs import children, place_in_queue
 from mptraining_operator.jobs.children import NamespaceDeleted, NotCreated, create_child
 from mptraining_operator.jobs.namespace_objects import NamespaceObjects
@@ -46,7 +46,7 @@ from mptraining_operator.jobs.watch import api_objects, parse
 from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
 from mptraining_operator.jobs.watch.warning_events import WarningEvents
 from mptraining_operator.runtime.cluster import Cluster
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 
 _log = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ import urllib3
 
 from mptraining_api.outcomes import NO_PROGRESS
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.status import JobStatus, Phase, truncated
+from mptraining_api.status import EventRecord, JobStatus, Phase, truncated
 from mptraining_operator.jobs.plan.conditions import condition, is_true
 from mptraining_operator.jobs.plan.snapshot import Snapshot
-from mptraining_operator.runtime.values import EventRecord
 from mptraining_operator.settings import NotificationSettings, filled
 
 _log = logging.getLogger(__name__)

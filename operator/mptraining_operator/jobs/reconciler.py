@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import KIND
-from mptraining_api.status import Phase
+from mptraining_api.status import EventRecord, Phase
 from mptraining_operator.jobs.apply import Applier
 from mptraining_operator.jobs.children import NotCreated
 from mptraining_operator.jobs.metrics import JobMetrics
@@ -30,7 +30,7 @@ from mptraining_operator.jobs.watch.streams import BatchJobStream, JobStream, Po
 from mptraining_operator.runtime.controller import Reconciler
 from mptraining_operator.runtime.metrics import by_label
 from mptraining_operator.runtime.replica import Replica
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.runtime.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)

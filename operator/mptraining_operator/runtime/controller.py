@@ -16,10 +16,11 @@ from typing import ClassVar, Protocol
 
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.spec import PAUSED
+from mptraining_api.status import EventRecord
 from mptraining_operator.runtime.informer import Informer, Stream
 from mptraining_operator.runtime.leader_election import NotLeading, Term
 from mptraining_operator.runtime.metrics import Metrics
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.runtime.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from typing import Any
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
 from mptraining_api.spec import API_VERSION
-from mptraining_api.status import format_time
+from mptraining_api.status import EventRecord, format_time
 from mptraining_operator.runtime.cluster import Cluster
 from mptraining_operator.runtime.metrics import Metrics
-from mptraining_operator.runtime.values import OPERATOR, EventRecord, Key
+from mptraining_operator.runtime.values import OPERATOR, Key
 
 _log = logging.getLogger(__name__)
 

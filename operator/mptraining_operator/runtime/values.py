@@ -1,9 +1,8 @@
-"""Values that the runtime and the reconcilers share: the key of an object, and an Event about it."""
+"""The key of an object, and the name of the operator in its objects and Events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 # The manager of the operator's objects, and the source of its Events.
 OPERATOR = "mptraining-operator"
@@ -18,12 +17,3 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class EventRecord:
-    """A Kubernetes Event about an object, emitted after its status is written."""
-
-    reason: str
-    message: str
-    type: Literal["Normal", "Warning"] = "Normal"

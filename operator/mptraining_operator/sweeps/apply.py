@@ -15,7 +15,7 @@ import msgspec
 
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw, Resource
 from mptraining_api.spec import API_VERSION
-from mptraining_api.status import format_time
+from mptraining_api.status import EventRecord, format_time
 from mptraining_api.sweep.actions import Action, CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SweepStatus
@@ -27,7 +27,7 @@ from mptraining_operator.jobs.watch import parse as parse_jobs
 from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.parse import StoredJob
 from mptraining_operator.runtime.replica import Replica
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, parse
 
 _log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class SweepApplier:
         Raises ApiProblem; then the next plan has the actions again.
         """
         for record in plan.event_records:
-            self.emit(sweep, EventRecord(record.reason, record.message, record.type))
+            self.emit(sweep, record)
         before = len(refusals.in_force(self.replica.clock()))
         created = tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
         return Acted(created, refused=len(refusals.in_force(self.replica.clock())) > before)

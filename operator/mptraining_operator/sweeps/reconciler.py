@@ -19,6 +19,7 @@ from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import MPTrainingJob
+from mptraining_api.status import EventRecord
 from mptraining_api.sweep import defaults
 from mptraining_api.sweep.actions import SweepPlan, TrialJob
 from mptraining_api.sweep.check import sweep_problems
@@ -36,7 +37,7 @@ from mptraining_operator.runtime.controller import Reconciler
 from mptraining_operator.runtime.informer import Stream
 from mptraining_operator.runtime.metrics import by_label
 from mptraining_operator.runtime.replica import Replica
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
 from mptraining_operator.sweeps.cache import COALESCE, TRIAL_STATES, StoredSweep, SweepStream
 from mptraining_operator.sweeps.metrics import SweepMetrics

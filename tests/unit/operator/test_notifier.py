@@ -13,11 +13,11 @@ import pytest
 
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec
-from mptraining_api.status import Attempt, JobStatus, Phase
+from mptraining_api.status import Attempt, EventRecord, JobStatus, Phase
 from mptraining_operator.jobs.notifier import LONGEST_QUEUE, Notifier, occasions
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.snapshot import Snapshot
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.settings import NotificationSettings
 from tests.testbed.http_stub import Handler, HttpStub
 

@@ -21,8 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 from mptraining_api import run_folder
+from mptraining_api.outputs.fields import Profile
 from mptraining_api.problems import Problem
-from mptraining_api.resolved_job import ProfileSteps, ResolvedJob
+from mptraining_api.resolved_job import ResolvedJob
 from mptraining_storage import storage, transfers
 from mptraining_trainer.worker import Worker
 
@@ -130,13 +131,13 @@ class Profiling:
                 self._scratch.cleanup()
 
 
-def profile_pauses(steps: ProfileSteps | None) -> tuple[int, ...]:
+def profile_pauses(steps: Profile | None) -> tuple[int, ...]:
     """Return the steps after which executions must end, so that a recording has exactly its range."""
     first, last = _range(steps)
     return () if steps is None else (first - 1, last)
 
 
-def _range(steps: ProfileSteps | None) -> tuple[int, int]:
+def _range(steps: Profile | None) -> tuple[int, int]:
     """Return the first and last step; (1, 0) for none. Steps count from 1, and 0 is taken as 1."""
     return (1, 0) if steps is None else (max(1, steps.first_step), max(1, steps.last_step))
 

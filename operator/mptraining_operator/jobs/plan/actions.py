@@ -11,8 +11,7 @@ from typing import Literal
 
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import JobStatus
-from mptraining_operator.runtime.values import EventRecord
+from mptraining_api.status import EventRecord, JobStatus
 
 
 @dataclass(frozen=True, slots=True)

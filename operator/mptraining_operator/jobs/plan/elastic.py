@@ -25,13 +25,12 @@ from dataclasses import dataclass, replace
 from mptraining_api.outcomes import NO_CAPACITY, QUEUE_PREEMPTED, RESIZED, SUSPENDED
 from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import Attempt, JobStatus, Phase, parse_time
+from mptraining_api.status import Attempt, EventRecord, JobStatus, Phase, parse_time
 from mptraining_operator.jobs.plan import conditions, end
 from mptraining_operator.jobs.plan.actions import Action, EndAttempt, Plan, ReadJobFile, StartProbe
 from mptraining_operator.jobs.plan.deadlines import run_policy
 from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, Snapshot
 from mptraining_operator.jobs.plan.waiting import NAMESPACE_FULL
-from mptraining_operator.runtime.values import EventRecord
 
 # Seconds. A restart costs about that much: an attempt that ends sooner does not grow.
 _WORTH_A_RESTART = 120

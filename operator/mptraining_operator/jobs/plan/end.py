@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from mptraining_api import events, outcomes
 from mptraining_api.outcomes import Budget, Outcome
 from mptraining_api.resolve.runtimes import complete, runtime_name
-from mptraining_api.status import JobStatus, Phase, format_time
+from mptraining_api.status import EventRecord, JobStatus, Phase, format_time
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.actions import Action, EndAttempt, Plan
 from mptraining_operator.jobs.plan.capacity import avoided_nodes, gangs
 from mptraining_operator.jobs.plan.deadlines import began_to_wait, has_never_run, run_policy
 from mptraining_operator.jobs.plan.next_steps import sentence
 from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, SeenPod, Snapshot
-from mptraining_operator.runtime.values import EventRecord
 
 # Seconds. A worker whose peer is evicted often fails in a collective before the peer's pod gets DisruptionTarget.
 _DISRUPTED_WITHIN = 15.0

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mptraining_api.status import JobStatus
+from mptraining_api.status import EventRecord, JobStatus
 from mptraining_operator.jobs.plan import conditions, elastic, end, queue_job, run, start, suspend_and_cleanup
 from mptraining_operator.jobs.plan.actions import Plan
 from mptraining_operator.jobs.plan.snapshot import Snapshot
-from mptraining_operator.runtime.values import EventRecord
 
 Policy = Callable[[Snapshot, JobStatus, float], Plan | None]
 

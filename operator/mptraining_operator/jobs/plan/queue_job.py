@@ -12,7 +12,7 @@ from mptraining_api import outcomes
 from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.spec import MANAGED_BY_OPERATOR, Scheduling
-from mptraining_api.status import JobStatus, Phase
+from mptraining_api.status import EventRecord, JobStatus, Phase
 from mptraining_operator.jobs.plan import conditions, waiting
 from mptraining_operator.jobs.plan.actions import (
     Action,
@@ -32,7 +32,6 @@ from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.resources.indexed_job import indexed_job
 from mptraining_operator.jobs.resources.job_objects import job_digest
 from mptraining_operator.jobs.resources.queue_job import Admitted, admission_digest
-from mptraining_operator.runtime.values import EventRecord
 
 
 def managed_elsewhere(snapshot: Snapshot) -> bool:

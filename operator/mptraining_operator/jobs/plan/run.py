@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from mptraining_api.launch import MODEL_WAITS
-from mptraining_api.status import JobStatus, parse_time
+from mptraining_api.status import EventRecord, JobStatus, parse_time
 from mptraining_operator.jobs.plan import conditions, waiting
 from mptraining_operator.jobs.plan.actions import CreatePodGroup, Plan, ReadEvents
 from mptraining_operator.jobs.plan.capacity import gangs, machines
 from mptraining_operator.jobs.plan.deadlines import Deadline, earliest_deadline, oom_kills
 from mptraining_operator.jobs.plan.end import charge_budget, end_is_due, end_without_charge
 from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, Snapshot
-from mptraining_operator.runtime.values import EventRecord
 
 # Seconds between attempts to create a rejected PodGroup.
 _POD_GROUP_RETRY = 10.0

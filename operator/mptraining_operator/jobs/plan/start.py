@@ -18,7 +18,7 @@ from mptraining_api.problems import OutsideLimits, Problem
 from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import ATTEMPTS_KEPT, Attempt, JobStatus, Phase, format_time, parse_time
+from mptraining_api.status import ATTEMPTS_KEPT, Attempt, EventRecord, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.jobs.plan import conditions, elastic, end, queue_job, waiting
 from mptraining_operator.jobs.plan.actions import Action, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.jobs.plan.capacity import machines
@@ -28,7 +28,6 @@ from mptraining_operator.jobs.plan.snapshot import Snapshot
 from mptraining_operator.jobs.plan.suspend_and_cleanup import no_live_pods
 from mptraining_operator.jobs.resources.job_objects import job_digest
 from mptraining_operator.jobs.resources.volumes import outlives_pod
-from mptraining_operator.runtime.values import EventRecord
 
 # Seconds between checks for free workers: the end of another job does not queue the jobs that wait for its workers.
 NODE_CHECK_SECONDS = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mptraining_api.outcomes import SUSPENDED
-from mptraining_api.status import ATTEMPTS_KEPT, JobStatus, parse_time
+from mptraining_api.status import ATTEMPTS_KEPT, EventRecord, JobStatus, parse_time
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.actions import (
     Action,
@@ -19,7 +19,6 @@ from mptraining_operator.jobs.plan.actions import (
 from mptraining_operator.jobs.plan.deadlines import run_policy
 from mptraining_operator.jobs.plan.snapshot import Snapshot
 from mptraining_operator.jobs.resources import names
-from mptraining_operator.runtime.values import EventRecord
 
 
 def clean_up_finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:

@@ -9,14 +9,13 @@ from mptraining_api.problems import Problem
 from mptraining_api.resolve.attempt import for_attempt
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.status import TRAINER_CONTAINER, JobStatus, Phase
+from mptraining_api.status import TRAINER_CONTAINER, EventRecord, JobStatus, Phase
 from mptraining_operator.jobs.plan import conditions, next_steps
 from mptraining_operator.jobs.plan.actions import Plan
 from mptraining_operator.jobs.plan.next_steps import sentence
 from mptraining_operator.jobs.plan.snapshot import Refusal, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.jobs.resources import names
 from mptraining_operator.jobs.resources.indexed_job import trainer_resources
-from mptraining_operator.runtime.values import EventRecord
 
 # Waiting reasons of the kubelet for an image that it cannot pull.
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")

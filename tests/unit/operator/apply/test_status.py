@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mptraining_api.kubernetes_api import JOBS, ApiProblem
-from mptraining_api.status import JobStatus, Phase, Progress
+from mptraining_api.status import EventRecord, JobStatus, Phase, Progress
 from mptraining_operator.jobs.apply import status_changes
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.actions import Plan, StartAttempt
 from mptraining_operator.jobs.plan.snapshot import Limits
 from mptraining_operator.jobs.watch import parse
-from mptraining_operator.runtime.values import EventRecord
 from tests.unit.operator.apply.applied_job import KEY, SHARED, STARTED, Bench
 
 

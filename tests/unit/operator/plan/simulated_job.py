@@ -9,7 +9,7 @@ from typing import Any
 
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import JobStatus
+from mptraining_api.status import EventRecord, JobStatus
 from mptraining_operator.jobs.plan.actions import (
     Action,
     JoinQueue,
@@ -24,7 +24,7 @@ from mptraining_operator.jobs.plan.actions import (
 from mptraining_operator.jobs.plan.plan import plan
 from mptraining_operator.jobs.plan.snapshot import Limits, Lookups, SeenBatchJob, SeenPod, SeenWarning, Snapshot
 from mptraining_operator.jobs.resources.job_objects import job_digest
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from tests.fakes import with_image
 
 BEGIN = 1_767_225_600.0

@@ -17,12 +17,11 @@ import yaml
 
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import Phase, Progress, parse_time
+from mptraining_api.status import EventRecord, Phase, Progress, parse_time
 from mptraining_operator.jobs.plan import conditions, elastic, waiting
 from mptraining_operator.jobs.plan.actions import Action, EndAttempt, StartAttempt, StartProbe
 from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, SeenPod
 from mptraining_operator.jobs.resources import names
-from mptraining_operator.runtime.values import EventRecord
 from tests.fakes import with_image
 from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import BEGIN, SimulatedJob

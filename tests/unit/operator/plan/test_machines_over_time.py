@@ -15,11 +15,10 @@ import pytest
 import yaml
 
 from mptraining_api.spec import MPTrainingJob
-from mptraining_api.status import Attempt, JobStatus, Phase, format_time, parse_time
+from mptraining_api.status import Attempt, EventRecord, JobStatus, Phase, format_time, parse_time
 from mptraining_operator.jobs.plan.actions import Action, EndAttempt, ForgetAttempt, JoinQueue, StartAttempt
 from mptraining_operator.jobs.plan.capacity import machines
 from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, SeenPod
-from mptraining_operator.runtime.values import EventRecord
 from tests.jobs import two_workers
 from tests.unit.operator.plan.simulated_job import BEGIN, SimulatedJob
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from mptraining_api.kubernetes_api import ApiProblem
+from mptraining_api.status import EventRecord
 from mptraining_operator.runtime.controller import Controller, Reconciler
 from mptraining_operator.runtime.leader_election import NotLeading, Term
 from mptraining_operator.runtime.metrics import Metrics
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.runtime.work_queue import WorkQueue
 from tests.fakes import Clock
 

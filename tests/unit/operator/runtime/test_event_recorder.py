@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from mptraining_api.kubernetes_api import EVENTS, ApiProblem
+from mptraining_api.status import EventRecord
 from mptraining_operator.runtime.event_recorder import (
     JOB_BURST,
     JOB_REFILL_SECONDS,
@@ -15,7 +16,7 @@ from mptraining_operator.runtime.event_recorder import (
     EventRecorder,
 )
 from mptraining_operator.runtime.metrics import Metrics
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from tests.fakes import Clock
 
 

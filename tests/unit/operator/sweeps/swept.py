@@ -12,6 +12,7 @@ import msgspec
 
 from mptraining_api.kubernetes_api import JOBS, PODS, SWEEPS
 from mptraining_api.resolve.resolve import ClusterSettings
+from mptraining_api.status import EventRecord
 from mptraining_api.sweep.proposals import propose
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import Trial
@@ -20,7 +21,7 @@ from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.streams import JobStream
 from mptraining_operator.runtime.controller import Controller
 from mptraining_operator.runtime.metrics import Metrics
-from mptraining_operator.runtime.values import EventRecord, Key
+from mptraining_operator.runtime.values import Key
 from mptraining_operator.runtime.work_queue import WorkQueue
 from mptraining_operator.sweeps.cache import StoredSweep, Sweep, SweepCache, SweepStream, parse
 from mptraining_operator.sweeps.reconciler import SweepReconciler

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mptraining_api import events
 from mptraining_api.events import Progress
 from mptraining_api.launch import WorkerIdentity
-from mptraining_api.resolved_job import ProfileSteps
+from mptraining_api.outputs.fields import Profile
 from mptraining_storage import storage
 from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.report.telemetry import Telemetry
@@ -108,7 +108,7 @@ def test_workers_recordings_are_beside_each_other_in_a_bucket(bucket: str) -> No
 def test_no_other_step_is_in_it(first: int, more: int, total: int, fused: int, begin: int) -> None:
     """For any begin and end of the training, and any number of fused steps."""
     last = first + more
-    ends = Boundaries(total, 7, None, None, pauses=profile_pauses(ProfileSteps(first_step=first, last_step=last)))
+    ends = Boundaries(total, 7, None, None, pauses=profile_pauses(Profile(first_step=first, last_step=last)))
     recorder, place = Recorder(writes=False), Place("unwritten", first, last)
     step, executions, marked = begin, [], {}
     while step < total:

@@ -11,9 +11,8 @@ from collections import defaultdict
 
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Outcome
-from mptraining_api.status import JobStatus
+from mptraining_api.status import EventRecord, JobStatus
 from mptraining_operator.jobs.plan.snapshot import SeenPod
-from mptraining_operator.runtime.values import EventRecord
 
 _FAILURES = 2
 # Outcomes that a broken device, disk or network of one node explains. Those of memory and storage limits, of data and

@@ -14,13 +14,12 @@ from mptraining_api.resolve.alternatives import describe
 from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import Machine, MPTrainingJob
-from mptraining_api.status import JobStatus, parse_time
+from mptraining_api.status import EventRecord, JobStatus, parse_time
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.actions import Plan, StartAttempt
 from mptraining_operator.jobs.plan.deadlines import Deadline, run_policy
 from mptraining_operator.jobs.plan.end import with_end, with_uncharged_end
 from mptraining_operator.jobs.plan.snapshot import SeenBatchJob, Snapshot
-from mptraining_operator.runtime.values import EventRecord
 
 # A machine rests for this multiple of its tryForSeconds, so that waits for it take a quarter of the time at most.
 _REST = 3
