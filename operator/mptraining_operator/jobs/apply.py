@@ -43,7 +43,7 @@ from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.resources.indexed_job import indexed_job
 from mptraining_operator.jobs.resources.job_objects import Owner
 from mptraining_operator.jobs.watch import api_objects, parse
-from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.warning_events import WarningEvents
 from mptraining_operator.runtime.cluster import Cluster
 from mptraining_operator.runtime.values import Key
@@ -78,12 +78,11 @@ class Applier:
         # When discovery was read, and whether it lists the API.
         self._gang_apis: dict[pod_groups.PodGroupApi, tuple[float, bool]] = {}
 
-    def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
+    def apply(self, plan: Plan, snapshot: Snapshot) -> bool:
         """Execute the plan; return whether the cache changed and the job must be planned again. Raises ApiProblem."""
-        snapshot = seen.snapshot
         if plan.status is not None:
             changes = status_changes(snapshot.status or JobStatus(), plan.status)
-            if changes and not self._write_status(snapshot, seen.version, changes):
+            if changes and not self._write_status(snapshot, changes):
                 return True
             snapshot = dataclasses.replace(snapshot, status=plan.status)
         if plan.job_text:
@@ -108,9 +107,9 @@ class Applier:
         _log.log(level, "%s: %s", record.reason, record.message, extra=extra)
         self.record_event(snapshot, record)
 
-    def _write_status(self, snapshot: Snapshot, version: int, changes: Mapping[str, Any]) -> bool:
+    def _write_status(self, snapshot: Snapshot, changes: Mapping[str, Any]) -> bool:
         """Write the status and return whether it was stored; after a conflict, update the job in the cache."""
-        key = snapshot.key
+        key, version = snapshot.key, snapshot.version
         written, stored = self.cluster.patch_status_or_read(JOBS, key.namespace, key.name, version, changes)
         if stored is None:
             self.cache.remove_job(key, snapshot.uid, version)

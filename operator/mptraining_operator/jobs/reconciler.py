@@ -23,7 +23,7 @@ from mptraining_operator.jobs.plan.plan import plan
 from mptraining_operator.jobs.plan.snapshot import Limits, SeenBatchJob, Snapshot
 from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.resources.job_objects import Owner
-from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.node_platform import NodePlatform
 from mptraining_operator.jobs.watch.parse import StoredJob
 from mptraining_operator.jobs.watch.streams import BatchJobStream, JobStream, PodStream
@@ -116,7 +116,7 @@ class JobReconciler(Reconciler):
             if snapshot is None:
                 return
             now = self._clock()
-            planned = self.plan(snapshot.snapshot, now)
+            planned = self.plan(snapshot, now)
             if self._workers_taken(planned):
                 planned, outdated = self._apply_with_reservation(key, now)
             else:
@@ -128,9 +128,9 @@ class JobReconciler(Reconciler):
         # The snapshot was outdated every time, as when another client writes the job continuously.
         self.queue.add(key, 1.0)
 
-    def _snapshot(self, key: Key) -> VersionedSnapshot | None:
+    def _snapshot(self, key: Key) -> Snapshot | None:
         limits = replace(self.limits, cluster=self.platform.settings)
-        return self.cache.versioned_snapshot(key, limits, self._reports_since)
+        return self.cache.snapshot(key, limits, self._reports_since)
 
     def _workers_taken(self, planned: Plan) -> int:
         """Return the workers of the attempt that the plan intends or queues for, if they are limited; else 0."""
@@ -145,7 +145,7 @@ class JobReconciler(Reconciler):
             snapshot = self._snapshot(key)
             if snapshot is None:
                 return Plan(), False
-            planned = self.plan(snapshot.snapshot, now)
+            planned = self.plan(snapshot, now)
             self.cache.reserve_workers(key, self._workers_taken(planned))
         try:
             return planned, self._applier.apply(planned, snapshot)

@@ -127,12 +127,6 @@ class ProgressWriter:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    @property
-    def waiting(self) -> int:
-        """The number of jobs whose newest report is not written yet."""
-        with self._changed:
-            return len(self._schedule)
-
     def offer(self, key: Key, uid: str, report: Report, previous: Progress | None) -> None:
         """Schedule the newest report of a job without blocking. `previous` is the observed `status.progress`."""
         with self._changed:

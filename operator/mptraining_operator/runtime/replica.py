@@ -118,7 +118,8 @@ class Replica:
         """
         self.assemble()
         self._health.start()
-        threading.Thread(target=self._start_or_end, name="start", daemon=True).start()
+        start = (self._start, "it could not start")
+        threading.Thread(target=self._or_end, args=start, name="start", daemon=True).start()
         # In steps: a SIGTERM that arrives while SIGUSR2 writes the stacks does not interrupt a wait.
         while not stop.wait(1.0):
             pass
@@ -145,12 +146,13 @@ class Replica:
         ]
         return informer, self._controllers
 
-    def _start_or_end(self) -> None:
+    def _or_end(self, step: Callable[[], None], failure: str) -> None:
+        """Take the step; a replica that failed in it would never be ready, or keep its Lease in vain."""
         try:
-            self._start()
-        except Exception:  # noqa: BLE001 - a replica that does not start would never be ready
-            _log.exception("an error at the start")
-            self._on_stuck("it could not start")
+            step()
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("an error: %s", failure)
+            self._on_stuck(failure)
 
     def _start(self) -> None:
         assert self._informer is not None
@@ -176,14 +178,8 @@ class Replica:
         _log.info("leading as %s, term %d", self._name, term.number)
         self.metrics.set_leader(True)
         # A new thread, because the lists may take long.
-        threading.Thread(target=self._begin, args=(term,), name="lead", daemon=True).start()
-
-    def _begin(self, term: Term) -> None:
-        try:
-            self.begin_term(term)
-        except Exception:  # noqa: BLE001 - a leader that does nothing would keep its Lease
-            _log.exception("an error at the beginning of a term")
-            self._on_stuck("its term could not begin")
+        begin = (lambda: self.begin_term(term), "its term could not begin")
+        threading.Thread(target=self._or_end, args=begin, name="lead", daemon=True).start()
 
     def begin_term(self, term: Term) -> None:
         """List everything, queue every object, since the previous leader may have stopped anywhere, and start.

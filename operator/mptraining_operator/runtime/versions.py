@@ -70,8 +70,3 @@ class Versions:
     def forget(self, uid: str) -> None:
         """Drop an object that no longer counts although it may exist."""
         self._existing.pop(uid, None)
-
-    @property
-    def removed(self) -> int:
-        """The number of removed objects that are known."""
-        return len(self._removed)

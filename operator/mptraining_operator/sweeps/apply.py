@@ -156,7 +156,10 @@ class SweepApplier:
 
     def _suspend(self, action: SuspendJob, sweep: StoredSweep) -> None:
         job = self._own_job(sweep, action.name)
-        if job is None or _suspends(job) == action.suspend:
+        if job is None:
+            return
+        policy = msgspec.json.decode(job.spec).get("runPolicy") or {}
+        if bool(policy.get("suspend")) == action.suspend:
             return
         # The uid is a precondition: another job of the name is not to be suspended.
         change = {"metadata": {"uid": job.uid}, "spec": {"runPolicy": {"suspend": action.suspend}}}
@@ -196,23 +199,6 @@ class SweepApplier:
     def _own_job(self, sweep: StoredSweep, name: str) -> StoredJob | None:
         job = self.jobs.stored(Key(sweep.key.namespace, name))
         return job if job is not None and job.sweep_uid == sweep.uid else None
-
-
-class _RunPolicy(msgspec.Struct, frozen=True):
-    suspend: bool | None = None
-
-
-class _JobSpec(msgspec.Struct, frozen=True, rename="camel"):
-    run_policy: _RunPolicy | None = None
-
-
-_JOB_SPEC = msgspec.json.Decoder(_JobSpec)
-
-
-def _suspends(job: StoredJob) -> bool:
-    """Return spec.runPolicy.suspend of the job."""
-    policy = _JOB_SPEC.decode(job.spec).run_policy
-    return bool(policy and policy.suspend)
 
 
 def _owned(document: Mapping[str, Any], sweep: StoredSweep) -> dict[str, Any]:

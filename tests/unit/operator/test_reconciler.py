@@ -18,7 +18,7 @@ from mptraining_operator.jobs.plan.plan import plan as plan_of_job
 from mptraining_operator.jobs.plan.snapshot import Limits, Snapshot
 from mptraining_operator.jobs.reconciler import PLANS_AT_ONCE, JobReconciler
 from mptraining_operator.jobs.watch import parse
-from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.runtime.event_recorder import EventRecorder
 from mptraining_operator.runtime.metrics import Metrics
 from mptraining_operator.runtime.values import Key
@@ -62,8 +62,8 @@ class Bench(JobReconciler):
         )
         self._applier = self  # type: ignore[assignment]
 
-    def apply(self, plan: Plan, seen: VersionedSnapshot) -> bool:
-        self.plans.append((seen.snapshot.key, plan))
+    def apply(self, plan: Plan, seen: Snapshot) -> bool:
+        self.plans.append((seen.key, plan))
         return self.answers.pop(0) if self.answers else False
 
     def next_in(self, clock: Clock) -> float | None:
@@ -152,9 +152,9 @@ def test_while_one_start_is_written_another_job_sees_its_workers_and_does_not_wa
         bench.cache.put_job(parse.job(raw_job(name, uid=name, status={"phase": "Pending"}, **spec)))
     writing, written = threading.Event(), threading.Event()
 
-    def apply(plan: Plan, seen: VersionedSnapshot) -> bool:
-        plans[seen.snapshot.key.name] = plan
-        if seen.snapshot.key.name == "first":
+    def apply(plan: Plan, seen: Snapshot) -> bool:
+        plans[seen.key.name] = plan
+        if seen.key.name == "first":
             writing.set()
             assert written.wait(60)
         return False

@@ -68,12 +68,9 @@ POLICIES: tuple[Policy, ...] = (
 
 def _with_deletions(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     orphans = suspend_and_cleanup.orphans(snapshot, now)
-    more = tuple(
-        each
-        for each in (*orphans.actions, *suspend_and_cleanup.delete_old_attempts(snapshot))
-        if each not in found.actions
-    )
+    deletions = (*orphans.actions, *suspend_and_cleanup.delete_old_attempts(snapshot))
+    more = tuple(deletion for deletion in deletions if deletion not in found.actions)
     if not more and orphans.wake_at is None:
         return found
-    wakes = [each for each in (found.wake_at, orphans.wake_at) if each is not None]
+    wakes = [at for at in (found.wake_at, orphans.wake_at) if at is not None]
     return replace(found, actions=(*found.actions, *more), wake_at=min(wakes, default=None))

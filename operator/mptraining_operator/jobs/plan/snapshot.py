@@ -239,6 +239,8 @@ class Snapshot:
     other_workers: int = 0
     # The Job that holds the job's place in its queue.
     queue_job: SeenBatchJob | None = None
+    # The job's resourceVersion, the precondition of a status write.
+    version: int = 0
 
     @property
     def owner(self) -> Owner:
@@ -259,7 +261,7 @@ class Snapshot:
 
     def batch_job(self, attempt: int) -> SeenBatchJob | None:
         """Return the Indexed Job of that attempt, if observed."""
-        return next((each for each in self.batch_jobs if each.attempt == attempt), None)
+        return next((batch_job for batch_job in self.batch_jobs if batch_job.attempt == attempt), None)
 
     def pods_of(self, attempt: int) -> tuple[SeenPod, ...]:
         """Return the pods of that attempt, ordered by index."""

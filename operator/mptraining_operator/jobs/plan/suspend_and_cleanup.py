@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mptraining_api.outcomes import SUSPENDED
 from mptraining_api.status import ATTEMPTS_KEPT, EventRecord, JobStatus, parse_time
 from mptraining_operator.jobs.plan import conditions
@@ -26,7 +24,7 @@ def clean_up_finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan
     if not conditions.is_true(status, "Finished"):
         return None
     actions: list[Action] = [
-        EndAttempt(each.name, each.uid) for each in snapshot.batch_jobs if not each.ended and not each.deleting
+        EndAttempt(job.name, job.uid) for job in snapshot.batch_jobs if not job.ended and not job.deleting
     ]
     live = run_policy(snapshot).ttl_seconds_after_finished
     if live is None or status.completion_time is None:
@@ -41,9 +39,9 @@ def delete_old_attempts(snapshot: Snapshot) -> tuple[Action, ...]:
     """Return deletions of Indexed Jobs whose attempts are no longer in the status."""
     newest = (snapshot.status.current_attempt if snapshot.status else None) or 0
     return tuple(
-        ForgetAttempt(each.name, each.uid)
-        for each in snapshot.batch_jobs
-        if each.ended and not each.deleting and each.attempt <= newest - ATTEMPTS_KEPT
+        ForgetAttempt(job.name, job.uid)
+        for job in snapshot.batch_jobs
+        if job.ended and not job.deleting and job.attempt <= newest - ATTEMPTS_KEPT
     )
 
 
@@ -53,15 +51,15 @@ def suspended(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
         return None
     attempt = conditions.current_attempt(status)
     # Jobs of any attempt: the status may have been cleared.
-    running = [each for each in snapshot.batch_jobs if not each.ended and not each.deleting]
-    actions: tuple[Action, ...] = tuple(EndAttempt(each.name, each.uid) for each in running)
+    running = [job for job in snapshot.batch_jobs if not job.ended and not job.deleting]
+    actions: tuple[Action, ...] = tuple(EndAttempt(job.name, job.uid) for job in running)
     if conditions.is_true(status, "Suspended"):
         return Plan(actions=actions)
     if attempt is not None and attempt.outcome is None:
         status = conditions.with_attempt_ended(status, SUSPENDED, "suspended by spec.runPolicy.suspend", now)
     status = conditions.with_suspended(status, now, snapshot.generation)
     # A Job that a client suspended has no pods, or its pods are already terminating.
-    works = any(not each.suspended for each in running) or any(not pod.terminated for pod in snapshot.pods)
+    works = any(not job.suspended for job in running) or any(not pod.terminated for pod in snapshot.pods)
     leave = "the workers save a checkpoint and exit" if works else "no worker runs"
     record = EventRecord("Suspended", f"{leave}; set spec.runPolicy.suspend to false to continue")
     return Plan(status=status, actions=actions, event_records=(record,))
@@ -71,13 +69,7 @@ def suspended(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
 _NODE_READ_INTERVAL = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Orphans:
-    actions: tuple[Action, ...] = ()
-    wake_at: float | None = None
-
-
-def orphans(snapshot: Snapshot, now: float) -> Orphans:
+def orphans(snapshot: Snapshot, now: float) -> Plan:
     """Return the deletion of Jobs and pods that no current attempt owns, and reads of the nodes of stuck pods."""
     actions: list[Action] = []
     wakes: list[float] = []
@@ -105,7 +97,7 @@ def orphans(snapshot: Snapshot, now: float) -> Orphans:
         if pod.node and pod.node not in snapshot.lookups.unready_nodes and read not in actions:
             actions.append(read)
         wakes.append(now + _NODE_READ_INTERVAL)
-    return Orphans(tuple(actions), min(wakes, default=None))
+    return Plan(actions=tuple(actions), wake_at=min(wakes, default=None))
 
 
 def no_live_pods(snapshot: Snapshot) -> bool:
@@ -113,6 +105,6 @@ def no_live_pods(snapshot: Snapshot) -> bool:
 
     Jobs and pods arrive on different watch streams: a Job that has ended says nothing about pods of an earlier state.
     """
-    return all(each.ended for each in snapshot.batch_jobs) and all(
+    return all(job.ended for job in snapshot.batch_jobs) and all(
         pod.terminated for pod in (*snapshot.pods, *snapshot.predecessors)
     )

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from mptraining_api.launch import TRAINER_PORT
 from mptraining_api.spec import GROUP
-from mptraining_api.status import (
-    ATTEMPT,
-    COMPLETION_INDEX,
-    JOB,
-    JOB_UID,
-    SOURCE_CONTAINER,
-    TRAINER_CONTAINER,
-)
+from mptraining_api.status import ATTEMPT, COMPLETION_INDEX, JOB, JOB_UID, SOURCE_CONTAINER, TRAINER_CONTAINER
 from mptraining_operator.runtime import values
 
 # The labels and containers that the status names, too.

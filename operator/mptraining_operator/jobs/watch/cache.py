@@ -53,14 +53,6 @@ class _Record:
         return max(self.job.workers if self.job else 0, self.reserved, live_pods)
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedSnapshot:
-    """A snapshot and the job's resourceVersion, the precondition of a status write."""
-
-    snapshot: Snapshot
-    version: int
-
-
 class Cache:
     """`on_trial` receives the namespace and the sweep's uid of a trial that was added, removed or changed in what plans
     read.
@@ -153,10 +145,10 @@ class Cache:
             record = self._records.get(key)
             if record is None:
                 return False
-            found = record.batch_jobs.pop(uid, None) or record.pods.pop(uid, None)
+            removed = record.batch_jobs.pop(uid, None) or record.pods.pop(uid, None)
             self._update_sums(key, record)
             self._drop_if_empty(key, record)
-            return found is not None
+            return removed is not None
 
     def remove_missing(self, key: Key, uid: str) -> bool:
         """Remove an object that the API server no longer has, before a watch stream reports the deletion."""
@@ -216,13 +208,11 @@ class Cache:
                 return False
             children = {*record.batch_jobs, *record.pods, about}
             known = record.lookups.warnings if record.lookups else {}
-            kept = {child: each for child, each in known.items() if child in children}
+            kept = {child: newest for child, newest in known.items() if child in children}
         return self.update_lookups(key, uid, warnings=MappingProxyType({**kept, about: warning}))
 
-    def versioned_snapshot(
-        self, key: Key, limits: Limits, reports_since: float | None = None
-    ) -> VersionedSnapshot | None:
-        """Return the job's snapshot and resourceVersion, or None if there is no such job."""
+    def snapshot(self, key: Key, limits: Limits, reports_since: float | None = None) -> Snapshot | None:
+        """Return the job's snapshot, or None if there is no such job."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None:
@@ -231,17 +221,16 @@ class Cache:
             self._expire(record)
             lookups = record.lookups or Lookups()
             mine = [job for job in record.batch_jobs.values() if job.owner_uid == stored.uid]
-            batch_jobs = [job for job in mine if not job.is_probe]
+            attempts = [job for job in mine if not (job.is_probe or job.placement)]
+            places = [job for job in mine if job.placement]
             probe = next((job for job in mine if job.is_probe), None)
             pods = tuple(pod for pod in record.pods.values() if pod.job_uid == stored.uid)
-            earlier = (
-                pod for pod in record.pods.values() if pod.job_uid not in ("", stored.uid) and not pod.terminated
-            )
-            predecessors = tuple(sorted(earlier, key=lambda each: (each.name, each.uid)))
+            others = [pod for pod in record.pods.values() if pod.job_uid not in ("", stored.uid)]
+            earlier = sorted((pod for pod in others if not pod.terminated), key=lambda pod: (pod.name, pod.uid))
             other_workers = self._workers[key.namespace] - record.counted
         job, problem = read_job(stored)
         status, status_problem = read_status(stored)
-        whole = Snapshot(
+        return Snapshot(
             key=key,
             uid=stored.uid,
             generation=stored.generation,
@@ -250,27 +239,18 @@ class Cache:
             status=status,
             problem=problem or status_problem,
             deleting=stored.deleting,
-            batch_jobs=tuple(
-                sorted((each for each in batch_jobs if not each.placement), key=lambda each: (each.attempt, each.uid))
-            ),
-            pods=tuple(sorted(pods, key=lambda each: (each.attempt, each.index, each.uid))),
+            batch_jobs=tuple(sorted(attempts, key=lambda job: (job.attempt, job.uid))),
+            pods=tuple(sorted(pods, key=lambda pod: (pod.attempt, pod.index, pod.uid))),
             probe=probe,
-            predecessors=predecessors,
+            predecessors=tuple(earlier),
             lookups=lookups,
             limits=limits,
             reports_since=reports_since,
             other_workers=other_workers,
             # One that is being deleted only if there is no other.
-            queue_job=min(
-                (each for each in batch_jobs if each.placement), key=lambda each: each.deleting, default=None
-            ),
+            queue_job=min(places, key=lambda job: job.deleting, default=None),
+            version=stored.version,
         )
-        return VersionedSnapshot(whole, stored.version)
-
-    def snapshot(self, key: Key, limits: Limits) -> Snapshot | None:
-        """Return the snapshot of `versioned_snapshot`, for callers that do not write the status."""
-        found = self.versioned_snapshot(key, limits)
-        return found.snapshot if found else None
 
     def stored(self, key: Key) -> StoredJob | None:
         """Return the stored job with its uid, attempt, phase and last progress, without parsing."""
@@ -288,10 +268,6 @@ class Cache:
             mine = (pod for pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
             return {pod.uid: pod.index for pod in mine if not pod.terminated}
 
-    def job_keys(self) -> tuple[Key, ...]:
-        """Return the keys of all existing jobs."""
-        return tuple(job.key for job in self.jobs())
-
     def trials(self, namespace: str, sweep_uid: str) -> tuple[StoredJob, ...]:
         """Return the jobs of that sweep, without parsing."""
         with self._lock:
@@ -302,8 +278,8 @@ class Cache:
         """Return the number of that sweep's jobs that run or will, and the workers that they have."""
         with self._lock:
             records = [self._records[key] for key in self._trials.get((namespace, sweep_uid), ())]
-            live = [each for each in records if each.job is not None and not (each.job.ended or each.job.suspended)]
-            return len(live), sum(each.counted for each in live)
+            live = [record for record in records if record.job and not (record.job.ended or record.job.suspended)]
+            return len(live), sum(record.counted for record in live)
 
     def outside_of_sweeps(self, namespace: str) -> tuple[tuple[StoredJob, int], ...]:
         """Return the namespace's jobs that are no trials, each with the workers that it has."""
@@ -364,7 +340,7 @@ class Cache:
         record = self._records.get(key)
         if record is None:
             return
-        mine = [job for job, each in record.batch_jobs.items() if each.owner_uid == uid]
+        mine = [job for job, batch_job in record.batch_jobs.items() if batch_job.owner_uid == uid]
         for job in mine:
             del record.batch_jobs[job]
             self._versions.forget(job)

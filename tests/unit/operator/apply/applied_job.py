@@ -17,7 +17,7 @@ from mptraining_operator.jobs.reconciler import PLANS_AT_ONCE
 from mptraining_operator.jobs.resources import job_objects
 from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.watch import parse
-from mptraining_operator.jobs.watch.cache import Cache, VersionedSnapshot
+from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.runtime.values import Key
 from tests.fakes import Clock, with_image
 from tests.unit.operator.api_objects import seen_batch_job, version_of
@@ -52,14 +52,10 @@ class Bench:
         )
 
     @property
-    def seen(self) -> VersionedSnapshot:
-        found = self.cache.versioned_snapshot(KEY, Limits())
+    def snapshot(self) -> Snapshot:
+        found = self.cache.snapshot(KEY, Limits())
         assert found is not None
         return found
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.seen.snapshot
 
     @property
     def lookups(self) -> Lookups:
@@ -86,7 +82,7 @@ class Bench:
         return job_objects.Owner("team", "flowers", "job-1", "2026-11-23T10:00:00Z")
 
     def apply(self, **plan: Any) -> bool:
-        return self.applier.apply(Plan(**plan), self.seen)
+        return self.applier.apply(Plan(**plan), self.snapshot)
 
     def start(self, number: int = 1, job: ResolvedJob | None = None, **attempt: Any) -> bool:
         """Create the children of an attempt, whose intent was written."""
@@ -97,9 +93,9 @@ class Bench:
     def reconcile(self) -> None:
         """Apply plans until the cache has what they change, as a worker does."""
         for _ in range(PLANS_AT_ONCE):
-            seen = self.cache.versioned_snapshot(KEY, Limits(cluster=CLUSTER))
+            seen = self.cache.snapshot(KEY, Limits(cluster=CLUSTER))
             assert seen is not None
-            if not self.applier.apply(plan(seen.snapshot, self.clock.now), seen):
+            if not self.applier.apply(plan(seen, self.clock.now), seen):
                 return
         raise AssertionError("the plans do not come to rest")
 

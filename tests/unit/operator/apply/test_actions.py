@@ -28,7 +28,7 @@ def test_asking_for_nodes(bench: Bench) -> None:
 
 
 def test_when_the_uid_is_reused_nothing_is_learnt_of_the_old_job(bench: Bench) -> None:
-    seen = bench.seen
+    seen = bench.snapshot
     bench.cache.put_job(parse.job(raw_job(uid="job-2", version=10_000)))
     assert bench.applier.apply(Plan(actions=(ReadNode("gone"),)), seen)
     assert dict(bench.lookups.unready_nodes) == {}

@@ -82,7 +82,7 @@ def test_a_deletion_without_an_event_is_learnt_from_the_response(bench: Bench, o
     assert bench.snapshot.pods == ()
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.apply(actions=(DeleteJob("job-1"),))
-    assert bench.cache.versioned_snapshot(KEY, Limits()) is None
+    assert bench.cache.snapshot(KEY, Limits()) is None
 
 
 @pytest.mark.parametrize("status", [409, 422])

@@ -30,7 +30,7 @@ def test_the_status_is_written_before_anything_is_created(bench: Bench) -> None:
 
 
 def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
-    seen = bench.seen
+    seen = bench.snapshot
     raw = bench.api.get(JOBS, "team", "flowers")
     bench.api.put(JOBS, {**raw, "status": {"phase": "Suspended"}})
     bench.api.calls.clear()
@@ -43,12 +43,12 @@ def test_a_conflict_on_the_status_stops_the_plan(bench: Bench) -> None:
 
 @pytest.mark.parametrize("gone_at", ["patch", "get"])
 def test_a_job_that_is_gone_is_forgotten(bench: Bench, gone_at: str) -> None:
-    seen = bench.seen
+    seen = bench.snapshot
     if gone_at == "get":
         bench.api.refuse("patch", JOBS, ApiProblem(409, "Conflict", "modified"))
     del bench.api.objects[("mptrainingjobs", "team", "flowers")]
     assert bench.applier.apply(Plan(status=STARTED), seen)
-    assert bench.cache.versioned_snapshot(KEY, Limits()) is None
+    assert bench.cache.snapshot(KEY, Limits()) is None
 
 
 def test_only_what_changes_is_written_and_never_progress() -> None:

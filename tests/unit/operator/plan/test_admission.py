@@ -63,14 +63,14 @@ class AdmissionSimulation:
         return JobStatus.parse(self.raw[name].get("status", {}))
 
     def look(self, name: str) -> Plan:
-        seen = self.cache.versioned_snapshot(Key("team", name), LIMITS)
+        seen = self.cache.snapshot(Key("team", name), LIMITS)
         assert seen is not None
         # Longer than any wait between two attempts.
         self.now += 1000
-        found = plan(seen.snapshot, self.now)
+        found = plan(seen, self.now)
         if found.actions == (ReadJobFile(),):
             # No child exists here: the job is resolved again.
-            self.cache.update_lookups(seen.snapshot.key, seen.snapshot.uid, job_text="")
+            self.cache.update_lookups(seen.key, seen.uid, job_text="")
             return self.look(name)
         if found.status is not None:
             self.put(name, found.status)

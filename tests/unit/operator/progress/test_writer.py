@@ -293,7 +293,7 @@ def test_a_write_that_may_succeed_later_is_retried_with_the_newest_report(proble
         writer.offer(KEY, "uid", progress_report(1), None)
         server.wait(tries=1)
         until = time.monotonic() + 60
-        while not writer.waiting:
+        while not len(writer._schedule):
             assert time.monotonic() < until
             time.sleep(0.001)
         clock[0] += 15
@@ -309,7 +309,7 @@ def test_a_rejected_write_is_dropped(status: int) -> None:
     with writing(server) as (writer, _):
         writer.offer(KEY, "uid", finished(1), None)
         server.wait(tries=1)
-    assert (server.written, server.tries, writer.waiting) == ([], 1, 0)
+    assert (server.written, server.tries, len(writer._schedule)) == ([], 1, 0)
 
 
 def test_a_report_is_added_to_the_newer_of_the_observed_progress_and_the_last_one_from_here() -> None:

@@ -58,7 +58,7 @@ class Lists(Informer):
 
     @property
     def names(self) -> set[str]:
-        return {key.name for key in self.cache.job_keys()}
+        return {job.key.name for job in self.cache.jobs()}
 
     def source(self, resource: Resource) -> Source:
         return next(source for source in self.sources if source.stream.resource == resource)
@@ -205,7 +205,7 @@ def test_a_namespace_that_cannot_be_listed_delays_no_other(
     api.refused["b"] = problem
     lists.begin_term()
     assert lists.answered.is_set() is ready, "a refusal is an answer"
-    assert {key.namespace for key in lists.cache.job_keys()} == {"a", "c"}
+    assert {job.key.namespace for job in lists.cache.jobs()} == {"a", "c"}
     assert lists.knows("a", "b", "c") == [True, False, True]
     assert lists.unavailable() == {"b": problem.reason}
     assert lists.list_due() == (problem.retry_after or 1)
@@ -217,7 +217,7 @@ def test_a_namespace_that_cannot_be_listed_delays_no_other(
     lists.list_due()
     assert lists.known[-1] == {}
     assert lists.knows("b") == [True]
-    assert {key.namespace for key in lists.cache.job_keys()} == {"a", "b", "c"}
+    assert {job.key.namespace for job in lists.cache.jobs()} == {"a", "b", "c"}
 
 
 def test_one_resource_that_cannot_be_listed_holds_only_those_who_need_it(lists: Lists, api: Any) -> None:

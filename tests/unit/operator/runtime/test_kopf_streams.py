@@ -73,7 +73,7 @@ def test_objects_go_to_the_streams_and_a_malformed_one_stops_nothing(
     kopf_streams.receive(sweeps, "ADDED", raw)
     assert bench.sweeps.key_of("sweep-1") == Key("team", "lr")
     kopf_streams.receive(jobs, "DELETED", raw_job(version=12))
-    assert bench.jobs.job_keys() == ()
+    assert bench.jobs.jobs() == ()
 
 
 def test_a_list_of_kopf_asks_for_one_that_has_the_deletions_and_later_ones_are_counted(clock: Clock) -> None:

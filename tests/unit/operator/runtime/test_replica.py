@@ -143,8 +143,8 @@ def test_without_the_resource_of_sweeps_jobs_are_reconciled_and_sweeps_once_it_i
 
 def test_a_leader_that_cannot_begin_does_not_keep_its_lease(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.replica.begin_term = lambda term: 1 / 0  # type: ignore[assignment,method-assign,return-value]
-    bench.replica._begin(term())
-    assert bench.stuck == ["its term could not begin"]
+    bench.replica._lead(term())
+    assert becomes(lambda: bench.stuck == ["its term could not begin"])
     assert "ZeroDivisionError" in caplog.text
 
 

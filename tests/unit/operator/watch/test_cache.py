@@ -56,7 +56,7 @@ def test_a_job_with_its_children(cache: Cache) -> None:
     assert put_child(cache, raw_pod())
     assert put_child(cache, raw_batch_job())
     assert cache.snapshot(KEY, Limits()) is None
-    assert cache.job_keys() == ()
+    assert cache.jobs() == ()
     assert cache.put_job(parse.job(raw_job(status={"phase": "Pending", "currentAttempt": 1, "progress": {"step": 3}})))
     seen = look(cache)
     assert (seen.uid, seen.generation, seen.problem) == ("job-1", 1, "")
@@ -74,7 +74,7 @@ def test_a_job_with_its_children(cache: Cache) -> None:
 def test_an_event_without_a_change_is_ignored(cache: Cache) -> None:
     cache.put_job(parse.job(raw_job(version=10)))
     assert not cache.put_job(parse.job(raw_job(version=11)))
-    assert cache.versioned_snapshot(KEY, Limits()).version == 11  # type: ignore[union-attr]
+    assert cache.snapshot(KEY, Limits()).version == 11  # type: ignore[union-attr]
     assert put_child(cache, raw_pod(version=10))
     assert not put_child(cache, raw_pod(version=11))
     assert put_child(cache, raw_pod(version=12, phase="Failed"))
@@ -265,7 +265,7 @@ def test_reserved_workers_count_for_other_jobs_until_the_start_is_written(cache:
     cache.reserve_workers(Key("team", "gone"), 5)
     cache.reserve_workers(Key("team", "gone"), 0)
     assert look(cache).other_workers == 0
-    assert cache.job_keys() == (KEY, beside)
+    assert [job.key for job in cache.jobs()] == [KEY, beside]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_what_arrives_is_queued_at_once_for_jobs_and_soon_for_children(clock: Cl
     queue.done(KEY)
     jobs.remove(raw_job(version=12))
     assert queue.take(0) == KEY
-    assert cache.job_keys() == ()
+    assert cache.jobs() == ()
 
 
 def test_foreign_objects_are_ignored(clock: Clock) -> None:
