@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from mptraining_api.events import Recovery, Trial
 from mptraining_api.model import AnyNumber, Model
 from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.sweep.names import trial_name
+from mptraining_api.sweep.status import trial_name
 
 JOB = "job.json"
 EVENTS = "events"

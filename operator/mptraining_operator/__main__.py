@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import json
 import logging
+import os
+import secrets
+import signal
+import socket
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 if TYPE_CHECKING:
-    import threading
-
     from mptraining_api.model import Model
-
 
 # At INFO these loggers report every handler and request; only their warnings are logged.
 _WARNINGS_ONLY = ("kopf", "aiohttp", "asyncio", "urllib3", "kubernetes")
@@ -81,91 +87,71 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 SettingsFile = Annotated[Path | None, typer.Option("--settings", help="YAML file; without one, the defaults.")]
 
 
-@app.command()
-def run(settings: SettingsFile = None) -> None:
-    """Run the operator until SIGTERM: watch MPTrainingJobs and run the trainer pods of each."""
-    import gc
-    import os
-    import secrets
-    import socket
-    import threading
-    from time import monotonic
-
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Report a mistake in the settings, or a missing cluster, without a traceback."""
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_api.problems import Problem
-    from mptraining_operator.settings import Identity, OperatorSettings
 
     try:
-        chosen = OperatorSettings.load(settings)
-        set_up(chosen.log_level, chosen.log_format)
+        yield
     except Problem as problem:
         typer.echo(str(problem), err=True)
         raise typer.Exit(2) from None
-
-    from mptraining_operator.app import WORKERS, Operator, exit_process
-    from mptraining_operator.runtime.cluster import Cluster
-    from mptraining_operator.runtime.leader_election import request_seconds
-    from mptraining_operator.runtime.metrics import Metrics
-
-    metrics = Metrics(monotonic=monotonic)
-    try:
-        # One connection per worker, and more for progress, lists and events.
-        cluster = Cluster.connect(connections=WORKERS + 8, count=metrics.count_call)
-        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
     except ApiProblem as problem:
         typer.echo(problem.message, err=True)
         raise typer.Exit(2) from None
-    # Imported modules are never freed. Without freeze, the garbage collector scans them repeatedly while watch events
-    # are parsed, which took a fifth of the CPU time of an event (parsed and handled, without the network).
-    gc.collect()
-    gc.freeze()
-    # Two processes on one host are two replicas.
-    identity = Identity.from_environment(os.environ, host=f"{socket.gethostname()}-{secrets.token_hex(4)}")
-    stop = threading.Event()
-    _handle_signals(stop)
-    try:
-        operator = Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process)
-        operator.run(stop)
-    except Problem as problem:
-        typer.echo(str(problem), err=True)
-        raise typer.Exit(2) from None
-    except OSError as error:
-        typer.echo(f"healthPort: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
-def _handle_signals(stop: threading.Event) -> None:
-    """Set `stop` on SIGTERM; write the stacks of all threads on SIGUSR2 and after a crash, without Python code."""
-    import faulthandler
-    import signal
+@app.command()
+def run(settings: SettingsFile = None) -> None:
+    """Run the operator until SIGTERM: watch MPTrainingJobs and run the trainer pods of each."""
+    from mptraining_operator.settings import Identity, OperatorSettings
 
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    with _refusals():
+        chosen = OperatorSettings.load(settings)
+        set_up(chosen.log_level, chosen.log_format)
+
+        from mptraining_operator.app import WORKERS, Operator, exit_process
+        from mptraining_operator.runtime.cluster import Cluster
+        from mptraining_operator.runtime.leader_election import request_seconds
+        from mptraining_operator.runtime.metrics import Metrics
+
+        metrics = Metrics(monotonic=monotonic)
+        # One connection per worker, and more for progress, lists and events.
+        cluster = Cluster.connect(connections=WORKERS + 8, count=metrics.count_call)
+        leases = Cluster.connect(connections=1, count=metrics.count_call, read_seconds=request_seconds(chosen.lease))
+        # Imported modules are never freed. Without freeze, the garbage collector scans them repeatedly while watch
+        # events are parsed, which took a fifth of the CPU time of an event (parsed and handled, without the network).
+        gc.collect()
+        gc.freeze()
+        # Two processes on one host are two replicas.
+        identity = Identity.from_environment(os.environ, host=f"{socket.gethostname()}-{secrets.token_hex(4)}")
+        stop = threading.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: stop.set())
+        # The stacks of all threads on SIGUSR2 and after a crash, without Python code.
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR2, all_threads=True)
+        try:
+            Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process).run(stop)
+        except OSError as error:
+            typer.echo(f"healthPort: {error}", err=True)
+            raise typer.Exit(1) from None
 
 
 @app.command()
 def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(help="Timeout.")] = 60) -> None:
     """Check that the operator installed with these settings works; `helm test` runs this in its namespace."""
-    import os
-    import socket
-    import threading
-    from time import monotonic
-
     from mptraining_api.kubernetes_api import ApiProblem
-    from mptraining_api.problems import Problem
     from mptraining_operator.helm_test import CheckFailed, probe_endpoint, run_checks
     from mptraining_operator.progress.certificate import InvalidCertificate
     from mptraining_operator.runtime.cluster import Cluster
     from mptraining_operator.settings import Identity, OperatorSettings
 
-    try:
+    with _refusals():
         chosen = OperatorSettings.load(settings)
         cluster = Cluster.connect(connections=1)
-    except (Problem, ApiProblem) as problem:
-        typer.echo(str(problem), err=True)
-        raise typer.Exit(2) from None
     namespace = Identity.from_environment(os.environ, host=socket.gethostname()).namespace
     wait = threading.Event().wait
     until = monotonic() + seconds
@@ -192,8 +178,6 @@ def show_settings() -> None:
 
 
 def _lines(settings: Model, indent: str = "") -> Iterator[str]:
-    import json
-
     from mptraining_api.model import Model
 
     for name, field in type(settings).model_fields.items():

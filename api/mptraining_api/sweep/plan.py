@@ -23,11 +23,10 @@ from mptraining_api.sweep.actions import (
 )
 from mptraining_api.sweep.conditions import ACTIVE, End
 from mptraining_api.sweep.early_stopping import promotable, rungs
-from mptraining_api.sweep.names import job_name
 from mptraining_api.sweep.proposals import Propose
 from mptraining_api.sweep.search_space import max_trials, search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep
-from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
+from mptraining_api.sweep.status import SweepStatus, Trial, TrialState, job_name
 from mptraining_api.sweep.trial_job import job_document
 from mptraining_api.sweep.trial_transitions import Observation, failed_trial, promoted, stopped_at_end, trial_after_job
 

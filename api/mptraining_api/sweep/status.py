@@ -1,7 +1,8 @@
-"""The status of an MPTrainingSweep: its trials, the best of them, counts and conditions."""
+"""The status of an MPTrainingSweep: its trials, the names of their jobs, the best trial, counts, conditions."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -20,6 +21,8 @@ TRIAL = f"{GROUP}/trial"
 # A trial's message is stored up to a thousand times in one object.
 LONGEST_TRIAL_MESSAGE = 200
 MOST_RUNGS = 32
+
+_SUFFIX = re.compile(r"^(?P<trial>.+-\d+)(?P<rung>-r\d+)?(?P<retry>-x\d+)?$")
 
 Assignment = Annotated[dict[str, Any], Field(max_length=32)]
 
@@ -110,3 +113,14 @@ class SweepStatus(Model):
         description="Every trial, in the order of numbers.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["number"]},
     )
+
+
+def job_name(sweep: str, number: int, rung: int = 0, retry: int = 0) -> str:
+    """Return the name of a trial's job: flowers-7, in rung 1 flowers-7-r1, at its second retry flowers-7-r1-x2."""
+    return f"{sweep}-{number}" + (f"-r{rung}" if rung else "") + (f"-x{retry}" if retry else "")
+
+
+def trial_name(job: str) -> str:
+    """Return the name that all jobs of one trial share; a name of another form is returned as it is."""
+    found = _SUFFIX.match(job)
+    return found["trial"] if found else job

@@ -10,9 +10,8 @@ from mptraining_api.status import format_time
 from mptraining_api.sweep.actions import Refusal, TrialJob
 from mptraining_api.sweep.conditions import ACTIVE, End
 from mptraining_api.sweep.early_stopping import Rungs, early_stopping
-from mptraining_api.sweep.names import job_name
 from mptraining_api.sweep.spec import MPTrainingSweep
-from mptraining_api.sweep.status import LONGEST_TRIAL_MESSAGE, RungValue, Trial, TrialState
+from mptraining_api.sweep.status import LONGEST_TRIAL_MESSAGE, RungValue, Trial, TrialState, job_name
 from mptraining_api.sweep.trial_job import rounded
 
 # Jobs that failures of machines may end in one rung of a trial; each has retried by its own runPolicy before.

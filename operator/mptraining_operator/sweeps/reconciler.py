@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from prometheus_client import Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from mptraining_api.kubernetes_api import ApiProblem
@@ -40,7 +41,6 @@ from mptraining_operator.runtime.replica import Replica
 from mptraining_operator.runtime.values import Key
 from mptraining_operator.sweeps.apply import Refusals, SweepApplier
 from mptraining_operator.sweeps.cache import COALESCE, TRIAL_STATES, StoredSweep, SweepStream
-from mptraining_operator.sweeps.metrics import SweepMetrics
 from mptraining_operator.sweeps.observe import ObservedJobs
 from mptraining_operator.sweeps.turns import LOOK_AGAIN, Turns
 
@@ -51,6 +51,9 @@ _MOST_SAVED = 3.0
 # Seconds for which one sweep proposes before the next has its turn.
 _PROPOSING_SECONDS = 0.25
 _FIRST_PROPOSAL_SECONDS = 0.05
+# Buckets of metrics. The completion time of a job has whole seconds.
+_GAP_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_PROPOSAL_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _UNDECIDED = (TrialState.PROPOSED, TrialState.RUNNING)
 
 
@@ -116,7 +119,17 @@ class SweepReconciler(Reconciler):
         self._clock, self._monotonic = self.replica.clock, self.replica.monotonic
         self._applier = SweepApplier(self.replica, self._sweeps, self.jobs, self.wake_job)
         self._turns = Turns(self.jobs, self.workers_per_namespace, self._monotonic, self.queue.add, self.wake_job)
-        self._metrics = SweepMetrics(self.replica.metrics)
+        histogram = partial(Histogram, registry=self.replica.metrics.registry)
+        self._observe_gap = histogram(
+            "mptraining_sweep_trial_gap_seconds",
+            "Seconds from the end of a trial to the creation of the next job of its sweep.",
+            buckets=_GAP_SECONDS,
+        ).observe
+        self._observe_proposal = histogram(
+            "mptraining_sweep_proposal_seconds",
+            "Seconds that the proposal of one trial took.",
+            buckets=_PROPOSAL_SECONDS,
+        ).observe
         self._memories: dict[Key, _Memory] = {}
         self.replica.metrics.register(self._gauges)
 
@@ -287,7 +300,7 @@ class SweepReconciler(Reconciler):
         began = self._monotonic()
         parameters = self.propose(spec, trials)
         memory.proposal_seconds = self._monotonic() - began
-        self._metrics.observe_proposal(memory.proposal_seconds)
+        self._observe_proposal(memory.proposal_seconds)
         return parameters
 
     def _report_waiting(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> None:
@@ -323,7 +336,7 @@ class SweepReconciler(Reconciler):
         now = self._clock()
         for _ in created:
             if memory.ends:
-                self._metrics.observe_gap(max(0.0, now - memory.ends.popleft()))
+                self._observe_gap(max(0.0, now - memory.ends.popleft()))
         if created and _started(before, plan.status):
             memory.waits = False
             self._turns.created(stored)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mptraining_api.outputs.search_space import Hyperparameter, HyperparameterCondition
+from mptraining_api.events import Hyperparameter, HyperparameterCondition
 from mptraining_api.problems import InvalidProgram, nearest
 from mptraining_api.programs.fields import Function
 from mptraining_trainer.job.user_code import import_entry_point

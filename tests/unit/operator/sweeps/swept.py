@@ -106,7 +106,7 @@ class Bench:
             propose=self._propose,
             check=self._check,
         )
-        self.reconciler._metrics.observe_gap = self.gaps.append
+        self.reconciler._observe_gap = self.gaps.append
         self.controller = Controller(self.reconciler, informer, metrics, self.clock)
         return self.reconciler
 
