@@ -146,16 +146,16 @@ def _names_by_gke() -> Mapping[str, str]:
     return {accelerator.gke: name for name, accelerator in catalogue().items()}
 
 
-def canonical_type(type: str) -> str:
-    """Return the canonical name if `type` is the value of GKE's node label, else `type`."""
-    return _names_by_gke().get(type, type)
+def canonical_type(spelling: str) -> str:
+    """Return the canonical name if `spelling` is the value of GKE's node label, else `spelling`."""
+    return _names_by_gke().get(spelling, spelling)
 
 
-def lookup(type: str) -> AcceleratorType:
+def lookup(spelling: str) -> AcceleratorType:
     """Return the accelerator with this canonical name or label value. Raises InvalidSpec with the nearest name."""
-    accelerator = catalogue().get(canonical_type(type))
+    accelerator = catalogue().get(canonical_type(spelling))
     if accelerator is None:
-        raise _unknown(type)
+        raise _unknown(spelling)
     return accelerator
 
 
@@ -186,7 +186,7 @@ def _known(word: str) -> str:
     gpu, tpu = any(part in word for part in _GPU_WORDS), "tpu" in word
     kinds = {"gpu"} if gpu else {"tpu"} if tpu else {"cpu", "gpu", "tpu"}
     title = "GPUs" if gpu else "TPUs" if tpu else "Known"
-    names = ", ".join(each.name for each in catalogue().values() if each.kind in kinds)
+    names = ", ".join(accelerator.name for accelerator in catalogue().values() if accelerator.kind in kinds)
     return f"{title}: {names}. `mptj accelerators` describes them."
 
 
@@ -212,15 +212,15 @@ def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...
 
     Raises InvalidSpec with the nearest topologies.
     """
-    found = accelerator.topologies.get(topology)
-    if found is None:
+    per_pod = accelerator.topologies.get(topology)
+    if per_pod is None:
         raise InvalidSpec(
             TOPOLOGY,
             f"{accelerator.name} has no topology {topology!r}",
             expected=f"such as {', '.join(nearest_topologies(accelerator, topology))}",
             next_step=_topology_instead(accelerator, topology),
         )
-    return found
+    return per_pod
 
 
 def _topology_instead(accelerator: AcceleratorType, topology: str) -> str:

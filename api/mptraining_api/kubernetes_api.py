@@ -147,9 +147,9 @@ def lines(
             while some := response.read1():
                 first, *more = some.split(b"\n")
                 rest.append(first)
-                for each in more:
+                for item in more:
                     yield b"".join(rest)
-                    rest = [each]
+                    rest = [item]
             if any(rest):
                 yield b"".join(rest)
 
@@ -233,13 +233,13 @@ def api_problem(status: int, body: str | bytes, headers: Mapping[str, str] | Non
         parsed = json.loads(text)
     except ValueError:
         parsed = None
-    found = parsed if isinstance(parsed, dict) else {}
-    details = found.get("details") or {}
+    document = parsed if isinstance(parsed, dict) else {}
+    details = document.get("details") or {}
     after = (headers or {}).get("Retry-After", "")
     return ApiProblem(
         status,
-        str(found.get("reason") or "Unknown"),
-        str(found.get("message") or text[:300] or "no message"),
+        str(document.get("reason") or "Unknown"),
+        str(document.get("message") or text[:300] or "no message"),
         float(after) if after.isascii() and after.isdigit() else None,
         tuple(str(cause.get("reason", "")) for cause in details.get("causes") or ()),
         # The response for a resource that is not served has details without a name.

@@ -57,15 +57,15 @@ def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: JobLimits, name: s
             found = f"{machine.type!r} is outside {name}.accelerators"
             raise OutsideLimits(where, found, expected=expected, next_step=_ASK)
     lists = (("images", limits.images), ("registries", limits.registries))
-    named = " and ".join(f"{name}.{each} ({', '.join(allowed)})" for each, allowed in lists if allowed)
+    named = " and ".join(f"{name}.{field} ({', '.join(allowed)})" for field, allowed in lists if allowed)
     for field, text in _images(job) if named else ():
         try:
             image = parse_image(text)
         except ValueError:
             found = f"{text!r} is no image, such as registry.example.com/team/trainer:1"
             raise OutsideLimits(f"spec.{field}", found, next_step="Fix the name.") from None
-        allowed = any(matches(image, parse_image(each)) for each in limits.images)
-        if not allowed and not any(is_in_registry(image, parse_location(each)) for each in limits.registries):
+        allowed = any(matches(image, parse_image(pattern)) for pattern in limits.images)
+        if not allowed and not any(is_in_registry(image, parse_location(registry)) for registry in limits.registries):
             raise OutsideLimits(f"spec.{field}", f"{text!r} is outside {named}", next_step=_ASK)
     # An elastic job takes what the limits leave.
     elastic = resolved.workers_range is not None

@@ -55,7 +55,7 @@ class Model(BaseModel):
         value, invalid = cls.validate_document(document, where=where)
         if value is None:
             # A misspelled field is the likeliest cause of the others.
-            first = next((each for each in invalid if each.problem.found == "unknown field"), invalid[0]).problem
+            first = next((field for field in invalid if field.problem.found == "unknown field"), invalid[0]).problem
             more = f" ({len(invalid) - 1} more)" if len(invalid) > 1 else ""
             raise InvalidSpec(
                 first.where, f"{first.found}{more}", expected=first.expected, next_step=first.next_step

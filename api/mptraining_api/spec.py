@@ -477,5 +477,5 @@ class MPTrainingJob(Model):
         """Parse a job as it was written. Raises InvalidSpec with every mistake and its line."""
         job, invalid = cls.validate_document(written.content)
         if job is None:
-            raise written.located(each.problem for each in invalid)
+            raise written.located(field.problem for field in invalid)
         return job

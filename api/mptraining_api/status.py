@@ -100,7 +100,7 @@ def truncated(message: str) -> str:
 
 def conditions_with(
     conditions: Sequence[Condition] | None,
-    type: str,
+    kind: str,
     value: bool,
     reason: str,
     message: str,
@@ -109,11 +109,11 @@ def conditions_with(
 ) -> list[Condition]:
     """Return the conditions with that one set; `lastTransitionTime` changes only with the condition's status."""
     word: Literal["True", "False"] = "True" if value else "False"
-    found = list(conditions or ())
-    place = next((at for at, each in enumerate(found) if each.type == type), len(found))
-    before = found[place] if place < len(found) else None
+    kept = list(conditions or ())
+    index = next((at for at, condition in enumerate(kept) if condition.type == kind), len(kept))
+    before = kept[index] if index < len(kept) else None
     after = Condition(
-        type=type,
+        type=kind,
         status=word,
         reason=reason,
         message=truncated(message),
@@ -122,7 +122,7 @@ def conditions_with(
         else before.last_transition_time,
         observed_generation=generation,
     )
-    return [*found[:place], after, *found[place + 1 :]]
+    return [*kept[:index], after, *kept[index + 1 :]]
 
 
 class Decision(Model):
@@ -225,7 +225,7 @@ class JobStatus(Model):
 
     def resolved_value(self, decision: str) -> str | None:
         """Return the value of that decision; None if the job has none."""
-        return next((each.value for each in self.resolved or () if each.decision == decision), None)
+        return next((choice.value for choice in self.resolved or () if choice.decision == decision), None)
 
     @property
     def machine_type(self) -> str:

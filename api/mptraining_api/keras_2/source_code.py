@@ -91,7 +91,7 @@ _TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tens
 
 def detect_in_requirements(text: str) -> KerasCode:
     """Return the lines of a requirements file that need TensorFlow before 2.16 or Keras before 3."""
-    found = []
+    signs = []
     for number, line in enumerate(text.splitlines(), start=1):
         pin = _PIN.match(line)
         if pin is None:
@@ -99,8 +99,8 @@ def detect_in_requirements(text: str) -> KerasCode:
         name = re.sub(r"[-_.]+", "-", pin[1]).lower()
         limit = (2, 16) if name in _TENSORFLOW else (3,) if name == "keras" else None
         if limit is not None and any(_only_before(limit, *clause) for clause in _CLAUSE.findall(pin[2])):
-            found.append(Sign(number, line.partition("#")[0].strip(), "of Keras 2"))
-    return KerasCode(tuple(found))
+            signs.append(Sign(number, line.partition("#")[0].strip(), "of Keras 2"))
+    return KerasCode(tuple(signs))
 
 
 _IMAGE = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)|deeplearning-platform-release/tf2?-\w+[.:](\d+)-(\d+)")
@@ -108,10 +108,10 @@ _IMAGE = re.compile(r"tensorflow/tensorflow:(\d+)\.(\d+)|deeplearning-platform-r
 
 def detect_in_image(image: str | None) -> KerasCode:
     """Return a sign if the tag of a container image is that of TensorFlow before 2.16."""
-    found = _IMAGE.search(image or "")
-    if found is None:
+    numbers = _IMAGE.search(image or "")
+    if numbers is None:
         return KerasCode()
-    version = tuple(int(each) for each in found.groups() if each is not None)
+    version = tuple(int(number) for number in numbers.groups() if number is not None)
     return KerasCode((Sign(0, f"image {image}", "of Keras 2"),)) if version < (2, 16) else KerasCode()
 
 
@@ -155,7 +155,7 @@ class _KerasVisitor(ast.NodeVisitor):
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 kind = self._keras(node.value.func) or ""
-                targets = {_last(each) for each in node.targets}
+                targets = {_last(target) for target in node.targets}
                 if kind in ("Sequential", "Model") or kind.startswith(("models.", "applications.")):
                     self.models |= targets
                 elif kind.startswith("optimizers."):
@@ -245,11 +245,11 @@ class _KerasVisitor(ast.NodeVisitor):
     def visit_Try(self, node: ast.Try) -> None:
         """Skip the body of a try with handlers: the program handles both generations itself."""
         body = [] if node.handlers else node.body
-        for each in [*body, *node.handlers, *node.orelse, *node.finalbody]:
-            self.visit(each)
+        for statement in [*body, *node.handlers, *node.orelse, *node.finalbody]:
+            self.visit(statement)
 
     def visit_If(self, node: ast.If) -> None:
-        if any(isinstance(each, ast.Attribute) and each.attr == "__version__" for each in ast.walk(node.test)):
+        if any(isinstance(part, ast.Attribute) and part.attr == "__version__" for part in ast.walk(node.test)):
             return
         self.generic_visit(node)
 
@@ -322,7 +322,7 @@ class _KerasVisitor(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _check_class(self, node: ast.Call, kind: str) -> None:
-        given = {each.arg for each in node.keywords if each.arg}
+        given = {keyword.arg for keyword in node.keywords if keyword.arg}
         wrong = given & (CLASS_ARGUMENTS.get(kind, set()) | (LAYER_ARGUMENTS if kind.startswith("layers.") else set()))
         for argument in sorted(wrong):
             self._add_sign(node, "not an argument in Keras 3", f"{kind}({argument}=)")
@@ -333,7 +333,7 @@ class _KerasVisitor(ast.NodeVisitor):
 
     def _check_method(self, node: ast.Call, function: ast.Attribute) -> None:
         name, owner = function.attr, function.value
-        given = {each.arg for each in node.keywords if each.arg}
+        given = {keyword.arg for keyword in node.keywords if keyword.arg}
         right = self._is_optimizer(owner) if name == "apply_gradients" else self._is_model(owner)
         if right and name not in self.defined:
             for argument in sorted(given & METHOD_ARGUMENTS.get(name, frozenset())):
@@ -349,8 +349,9 @@ class _KerasVisitor(ast.NodeVisitor):
         """Add signs for file formats that Keras 3 does not write or read."""
         if kind == "callbacks.ModelCheckpoint":
             weights = any(
-                each.arg == "save_weights_only" and not (isinstance(each.value, ast.Constant) and not each.value.value)
-                for each in node.keywords
+                keyword.arg == "save_weights_only"
+                and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
+                for keyword in node.keywords
             )
             path = _argument(node, 0, "filepath")
             text = self._wrong_suffix(path, ".weights.h5") if weights else self._wrong_suffix(path, ".keras", ".h5")
@@ -376,9 +377,9 @@ class _KerasVisitor(ast.NodeVisitor):
 
 
 def _argument(node: ast.Call, at: int, name: str) -> ast.expr | None:
-    for each in node.keywords:
-        if each.arg == name:
-            return each.value
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return keyword.value
     return node.args[at] if len(node.args) > at else None
 
 

@@ -81,7 +81,7 @@ def default_requests(accelerator: str, devices: int, platform: str, *, part: flo
 
 def _smallest(machines: tuple[MachineType, ...], devices: int) -> tuple[float, float]:
     """Return CPUs and memory that go with so many devices of the smallest machine that has them."""
-    large_enough = [each for each in machines if each.devices >= devices] or list(machines)
-    chosen = min(large_enough, key=lambda each: (each.devices, each.cpus, each.memory))
+    large_enough = [machine for machine in machines if machine.devices >= devices] or list(machines)
+    chosen = min(large_enough, key=lambda machine: (machine.devices, machine.cpus, machine.memory))
     share = min(devices / chosen.devices, 1.0)
     return chosen.cpus * share, chosen.memory * share

@@ -78,13 +78,13 @@ def _platform(name: str, block: Mapping[str, Any]) -> Platform:
         partition_label=None if partitions == "resource" else partitions,
         nodes=tuple(
             NodeKind(
-                accelerators=MappingProxyType({kind: each[kind] for kind in ("gpu", "tpu") if kind in each}),
+                accelerators=MappingProxyType({kind: node[kind] for kind in ("gpu", "tpu") if kind in node}),
                 provisioning=MappingProxyType(
-                    {key: each[key] for key in ("Spot", "FlexStart", "Reservation") if key in each}
+                    {key: node[key] for key in ("Spot", "FlexStart", "Reservation") if key in node}
                 ),
-                reservation_project=each.get("reservation_project"),
+                reservation_project=node.get("reservation_project"),
             )
-            for each in block["nodes"]
+            for node in block["nodes"]
         ),
         taints=MappingProxyType({key: tuple(values) for key, values in block["taints"].items()}),
     )
@@ -95,18 +95,18 @@ def recognize(nodes: Iterable[Labels]) -> tuple[PlatformName | None, MIGStrategy
 
     Nodes without accelerators count, too: a cluster may add the others only when a job waits for them.
     """
-    found: set[PlatformName] = set()
+    recognized: set[PlatformName] = set()
     strategies: set[str] = set()
     for labels in nodes:
-        found.update(name for name, platform in platforms().items() if _shows(labels, platform))
+        recognized.update(name for name, platform in platforms().items() if _shows(labels, platform))
         strategies.add(labels.get(MIG_STRATEGY, ""))
-    platform = next((name for name in platforms() if name in found), None)
+    platform = next((name for name in platforms() if name in recognized), None)
     strategy: MIGStrategy | None = "Mixed" if "mixed" in strategies else "Single" if "single" in strategies else None
     return platform, strategy
 
 
 def _shows(labels: Labels, platform: Platform) -> bool:
-    prefixes = tuple(each for each in platform.recognized_by if each.endswith(("/", "-")))
+    prefixes = tuple(mark for mark in platform.recognized_by if mark.endswith(("/", "-")))
     return any(key in platform.recognized_by or (prefixes and key.startswith(prefixes)) for key in labels)
 
 
@@ -118,14 +118,14 @@ def accelerator_of(labels: Labels) -> str | None:
     unknown = None
     for platform in platforms().values():
         for kind in platform.nodes:
-            for each in kind.accelerators.values():
-                value = labels.get(each["label"])
+            for names in kind.accelerators.values():
+                value = labels.get(names["label"])
                 if value is None:
                     continue
                 for accelerator in catalogue().values():
                     if any(_holds(term, labels) for term in accelerator_terms(accelerator, platform, suffixes=True)):
                         return accelerator.name
-                unknown = unknown or (value if each["values"] != "machines" else None)
+                unknown = unknown or (value if names["values"] != "machines" else None)
     return unknown
 
 
@@ -173,11 +173,11 @@ def _values(
     if values == "products":
         endings = [suffix]
         if suffixes:
-            endings = ["", *(f"-MIG-{each}" for each in accelerator.partitions)]
+            endings = ["", *(f"-MIG-{partition}" for partition in accelerator.partitions)]
         return tuple(f"{product}{ending}" for product in accelerator.products for ending in endings)
     if values == "aws_name":
         return (accelerator.aws_name,) if accelerator.aws_name else ()
     machines = machine_types(accelerator.name).get(platform.name, ())
     if values == "machines":
-        return tuple(each.name for each in machines)
+        return tuple(machine.name for machine in machines)
     return (accelerator.gke,) if values == "gke" else ()

@@ -29,11 +29,11 @@ class ImageReference:
 
 def parse_image(text: str) -> ImageReference:
     """Parse an image name as a container runtime does. Raises ValueError if it is not an image name."""
-    found = re.fullmatch(IMAGE_PATTERN, text, re.ASCII)
-    if found is None:
+    parts = re.fullmatch(IMAGE_PATTERN, text, re.ASCII)
+    if parts is None:
         raise ValueError(f"{text!r} is no image, such as registry.example.com/team/trainer:1")
-    digest = found["digest"] or ""
-    return ImageReference(_repository(found["name"]), "" if digest else found["tag"] or "", digest)
+    digest = parts["digest"] or ""
+    return ImageReference(_repository(parts["name"]), "" if digest else parts["tag"] or "", digest)
 
 
 def has_moving_tag(text: str) -> bool:

@@ -48,12 +48,12 @@ def batch_choice(spec: JobSpec, requested: Devices, devices: Devices, total: int
         because = _per_replica_text(str(total // devices.replicas), devices.replicas)
     else:
         per_replica, source = _per_replica(spec, requested)
-        each = f"{per_replica} ({source})" if source else str(per_replica)
+        size = f"{per_replica} ({source})" if source else str(per_replica)
         if devices.replicas == requested.replicas:
-            because = _per_replica_text(each, requested.replicas)
+            because = _per_replica_text(size, requested.replicas)
         else:
             here = _per_replica_text(str(total // devices.replicas), devices.replicas)
-            because = f"{here} here; asked for: {_per_replica_text(each, requested.replicas)}"
+            because = f"{here} here; asked for: {_per_replica_text(size, requested.replicas)}"
     return Choice(field="spec.training.batchSize", value=f"global {total}", because=because)
 
 
@@ -69,8 +69,8 @@ def _per_replica(spec: JobSpec, requested: Devices) -> tuple[int, str]:
     return size, "Keras' default" if size == KERAS_BATCH_SIZE else "what fills the device's matrix units"
 
 
-def _per_replica_text(each: str, replicas: int) -> str:
-    return f"{each} on one replica" if replicas == 1 else f"{each} for each of {replicas} replicas"
+def _per_replica_text(size: str, replicas: int) -> str:
+    return f"{size} on one replica" if replicas == 1 else f"{size} for each of {replicas} replicas"
 
 
 def learning_rate(spec: JobSpec, batch_size: int) -> tuple[LearningRate, tuple[Choice, ...]]:

@@ -37,106 +37,108 @@ def requested_devices(spec: JobSpec, any_count: bool = False) -> Devices:
 
     `any_count`: whether pods may use a part of a machine's GPUs, as on machines that are not GKE's.
     """
-    type = accelerators.lookup(spec.accelerator.type)
-    _check_partition(spec.accelerator, type)
-    if type.kind == "tpu":
-        return _tpu(spec.accelerator, type, spec.workers)
-    count, choices = _count(spec, type, any_count=any_count)
+    device = accelerators.lookup(spec.accelerator.type)
+    _check_partition(spec.accelerator, device)
+    if device.kind == "tpu":
+        return _tpu(spec.accelerator, device, spec.workers)
+    count, choices = _count(spec, device, any_count=any_count)
     workers = spec.elastic.max if spec.elastic else spec.workers or 1
-    return Devices(_resolved(spec.accelerator, type, count), workers, count, choices)
+    return Devices(_resolved(spec.accelerator, device, count), workers, count, choices)
 
 
-def _check_partition(wanted: Machine, type: AcceleratorType) -> None:
+def _check_partition(machine: Machine, device: AcceleratorType) -> None:
     # The rules refuse a slice of anything but a GPU.
-    if wanted.partition is None or wanted.partition in type.partitions or type.kind != "gpu":
+    if machine.partition is None or machine.partition in device.partitions or device.kind != "gpu":
         return
-    others = [each.name for each in accelerators.catalogue().values() if wanted.partition in each.partitions]
-    step = f"Such slices are those of {_join_or(others)}." if others else nearest(wanted.partition, type.partitions)
+    others = [entry.name for entry in accelerators.catalogue().values() if machine.partition in entry.partitions]
+    step = f"Such slices are those of {_join_or(others)}." if others else nearest(machine.partition, device.partitions)
     raise InvalidSpec(
         accelerators.PARTITION,
-        f"{type.title} has no slice {wanted.partition!r}",
-        expected=_join_or(type.partitions) if type.partitions else "whole GPUs, without partition",
+        f"{device.title} has no slice {machine.partition!r}",
+        expected=_join_or(device.partitions) if device.partitions else "whole GPUs, without partition",
         next_step=step,
     )
 
 
-def _count(spec: JobSpec, type: AcceleratorType, *, any_count: bool) -> tuple[int, tuple[Choice, ...]]:
+def _count(spec: JobSpec, device: AcceleratorType, *, any_count: bool) -> tuple[int, tuple[Choice, ...]]:
     count = spec.accelerator.count_per_worker
     if spec.accelerator.partition:
         return 1, (Choice(field=accelerators.COUNT, value="1", because="a process uses one slice of a GPU"),)
     if count is not None:
-        possible = range(1, max(8, *type.counts) + 1) if any_count and type.counts else type.counts
+        possible = range(1, max(8, *device.counts) + 1) if any_count and device.counts else device.counts
         if possible and count not in possible:
-            offered = f"1 to {max(possible)}" if any_count else _join_or(type.counts)
+            offered = f"1 to {max(possible)}" if any_count else _join_or(device.counts)
             raise InvalidSpec(
                 accelerators.COUNT,
-                f"no machine has {count} x {type.title}",
+                f"no machine has {count} x {device.title}",
                 expected=offered,
                 next_step="Take the next larger count, or more workers.",
             )
         return count, ()
-    count = type.counts[0] if type.counts else 1
-    thing = "logical device" if type.kind == "cpu" else type.title
+    count = device.counts[0] if device.counts else 1
+    thing = "logical device" if device.kind == "cpu" else device.title
     because = (
-        f"the smallest machine with {type.title}" if type.kind == "gpu" else f"one {thing} unless more are asked for"
+        f"the smallest machine with {device.title}"
+        if device.kind == "gpu"
+        else f"one {thing} unless more are asked for"
     )
     return count, (Choice(field=accelerators.COUNT, value=str(count), because=because),)
 
 
-def _tpu(wanted: Machine, type: AcceleratorType, workers: int | None) -> Devices:
-    if wanted.topology is None:
+def _tpu(machine: Machine, device: AcceleratorType, workers: int | None) -> Devices:
+    if machine.topology is None:
         raise InvalidSpec(
             accelerators.TOPOLOGY,
             "missing",
-            expected=f"such as {', '.join(list(type.topologies)[:8])}",
+            expected=f"such as {', '.join(list(device.topologies)[:8])}",
             next_step="A TPU slice is chosen by its topology.",
         )
-    options = accelerators.chips_per_pod(type, wanted.topology)
-    chips = wanted.count_per_worker or options[0]
+    options = accelerators.chips_per_pod(device, machine.topology)
+    chips = machine.count_per_worker or options[0]
     if chips not in options:
         raise InvalidSpec(
             accelerators.COUNT,
-            f"{chips} chips per worker for {type.name} {wanted.topology}",
+            f"{chips} chips per worker for {device.name} {machine.topology}",
             expected=_join_or(options),
         )
-    pods = accelerators.pods(wanted.topology, chips)
+    pods = accelerators.pods(machine.topology, chips)
     if pods > 1:
-        single = [name for name, per_pod in type.topologies.items() if accelerators.chips(name) in per_pod]
+        single = [name for name, per_pod in device.topologies.items() if accelerators.chips(name) in per_pod]
         raise InvalidSpec(
             accelerators.TOPOLOGY,
-            f"{wanted.topology} with {chips} chips per worker spans {pods} machines, on which TensorFlow cannot train",
+            f"{machine.topology} with {chips} chips per worker spans {pods} machines, on which TensorFlow cannot train",
             expected=f"one machine: {_join_or(single)}" if single else "an accelerator that fits on one machine",
             next_step="Take a smaller topology.",
         )
     if workers not in (None, 1):
         raise InvalidSpec(
             "spec.workers",
-            f"{workers}, but {wanted.topology} is one machine",
+            f"{workers}, but {machine.topology} is one machine",
             expected="no workers for a TPU, whose topology decides them",
             next_step="Leave workers out.",
         )
     choices: tuple[Choice, ...] = ()
-    if wanted.count_per_worker is None:
-        because = f"a machine of a {wanted.topology} slice has {chips} chips"
+    if machine.count_per_worker is None:
+        because = f"a machine of a {machine.topology} slice has {chips} chips"
         if len(options) > 1:
             because = (
-                f"{wanted.topology} comes with {_join_or(options)} chips on a machine; {chips} keeps it on one machine"
+                f"{machine.topology} comes with {_join_or(options)} chips on a machine; {chips} keeps it on one machine"
             )
         choices = (Choice(field=accelerators.COUNT, value=str(chips), because=because),)
-    return Devices(_resolved(wanted, type, chips), 1, chips * type.replicas_per_device, choices)
+    return Devices(_resolved(machine, device, chips), 1, chips * device.replicas_per_device, choices)
 
 
-def _resolved(wanted: Machine, type: AcceleratorType, count: int) -> ResolvedAccelerator:
+def _resolved(machine: Machine, device: AcceleratorType, count: int) -> ResolvedAccelerator:
     return ResolvedAccelerator(
-        type=type.name,
-        kind=type.kind,
-        title=type.title,
+        type=device.name,
+        kind=device.kind,
+        title=device.title,
         count_per_worker=count,
-        topology=wanted.topology,
-        provisioning=wanted.provisioning.value if wanted.provisioning else "OnDemand",
-        reservation=wanted.reservation,
-        partition=wanted.partition,
-        compute_capability=type.compute_capability,
+        topology=machine.topology,
+        provisioning=machine.provisioning.value if machine.provisioning else "OnDemand",
+        reservation=machine.reservation,
+        partition=machine.partition,
+        compute_capability=device.compute_capability,
     )
 
 

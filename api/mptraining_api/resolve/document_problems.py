@@ -38,20 +38,20 @@ def document_problems(
     is a doubt.
     """
     job, invalid = MPTrainingJob.validate_document(document)
-    problems = [each.problem for each in invalid]
+    problems = [field.problem for field in invalid]
     if job is None:
         job, _ = MPTrainingJob.validate_document(_without(document, invalid))
     unknown = list(_unknown_accelerators(document))
-    unnamed = {each.where.removesuffix(".type") for each in unknown}
+    unnamed = {problem.where.removesuffix(".type") for problem in unknown}
     if job is not None:
-        hidden = {field_text(each.path[:-1]) for each in invalid}
+        hidden = {field_text(field.path[:-1]) for field in invalid}
         broken = violations(job)
-        found = [*broken]
-        _add(found, _problems_of_machines(job, settings, broken))
+        others = [*broken]
+        _add(others, _problems_of_machines(job, settings, broken))
         if not unknown and not broken:
-            _add(found, _resolve_problems(job, settings, complete=not found))
-        found = [each for each in found if not _is_of_kind(each.where, unnamed)]
-        problems += [each for each in found if not _is_hidden(each.where, hidden)]
+            _add(others, _resolve_problems(job, settings, complete=not others))
+        others = [problem for problem in others if not _is_of_kind(problem.where, unnamed)]
+        problems += [problem for problem in others if not _is_hidden(problem.where, hidden)]
     problems = [*unknown, *problems, *_rates_in_quotes(document)]
     names = list(unknown_names(document.get("spec"), _generation(job)))
     if other_keras or _may_define_names(document):
@@ -62,10 +62,10 @@ def document_problems(
 def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> dict[str, Any]:
     """Return the document without its invalid fields, so that the rules can look at the others."""
     copied = copy.deepcopy(dict(document))
-    for each in invalid:
-        parent = value_at(copied, each.path[:-1])
-        if isinstance(parent, dict) and each.path:
-            parent.pop(str(each.path[-1]), None)
+    for field in invalid:
+        parent = value_at(copied, field.path[:-1])
+        if isinstance(parent, dict) and field.path:
+            parent.pop(str(field.path[-1]), None)
     return copied
 
 
@@ -92,11 +92,11 @@ def _is_of_kind(field: str, machines: set[str]) -> bool:
     return machine in machines and name in ("partition", "topology")
 
 
-def _add(found: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:
+def _add(problems: list[InvalidSpec], others: Iterable[InvalidSpec]) -> None:
     """Append those of `others` whose field has no problem yet."""
-    for each in others:
-        if each.where not in {known.where for known in found}:
-            found.append(each)
+    for problem in others:
+        if problem.where not in {known.where for known in problems}:
+            problems.append(problem)
 
 
 def _is_hidden(field: str, sections: set[str]) -> bool:
@@ -113,23 +113,23 @@ def _problems_of_machines(
 ) -> Iterator[InvalidSpec]:
     """Yield what each machine of the job by itself cannot be or compute, beside the `broken` rules of the job too."""
     yield from _problems_of_machine(job.spec, settings)
-    known = {each.where for each in broken}
-    for each in alternatives.jobs(job, None):
-        own = [problem for problem in violations(each.job) if problem.where not in known]
-        for problem in (*own, *_problems_of_machine(each.job.spec, settings)):
-            yield alternatives.relocated(each, problem)
+    known = {problem.where for problem in broken}
+    for alternative in alternatives.jobs(job, None):
+        problems = [problem for problem in violations(alternative.job) if problem.where not in known]
+        for problem in (*problems, *_problems_of_machine(alternative.job.spec, settings)):
+            yield alternatives.relocated(alternative, problem)
 
 
 def _problems_of_machine(spec: JobSpec, settings: ClusterSettings) -> Iterator[InvalidSpec]:
     if spec.accelerator.type not in accelerators.catalogue():
         return
     try:
-        wanted = requested(spec, settings)
+        devices = requested(spec, settings)
     except InvalidSpec as problem:
         yield problem
         return
     yield from _refusals(
-        lambda: strategy(spec, wanted), lambda: precision(spec, wanted, wanted, keras_generation(spec, wanted)[0])
+        lambda: strategy(spec, devices), lambda: precision(spec, devices, devices, keras_generation(spec, devices)[0])
     )
 
 

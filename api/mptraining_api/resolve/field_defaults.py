@@ -122,7 +122,7 @@ DEFAULTS: Mapping[str, Default] = MappingProxyType(
         "training.loss.config": Default("Keras' defaults"),
         "training.metrics": Default(
             f"{defaults.METRICS[0].class_name}; for a function, its own",
-            [each.to_document() for each in defaults.METRICS],
+            [metric.to_document() for metric in defaults.METRICS],
         ),
         "training.metrics[].config": Default("Keras' defaults"),
         "training.gradientAccumulationSteps": _value(1),

@@ -31,14 +31,16 @@ def with_claim(placement: Placement, accelerator: ResolvedAccelerator, classes: 
     if device_class is None or accelerator.partition:
         return placement
     kind = accelerators.lookup(accelerator.type)
-    labels = {label for each in platforms().values() for term in accelerator_terms(kind, each) for label in term}
+    labels = {
+        label for platform in platforms().values() for term in accelerator_terms(kind, platform) for label in term
+    }
     selector = {name: value for name, value in placement.node_selector.items() if name not in labels}
     kept = [
-        [each for each in term.get("matchExpressions", ()) if each["key"] not in labels]
+        [expression for expression in term.get("matchExpressions", ()) if expression["key"] not in labels]
         for term in placement.node_affinity or ()
     ]
     # A term without requirements holds for every node.
-    affinity = tuple({"matchExpressions": each} for each in kept) if kept and all(kept) else None
+    affinity = tuple({"matchExpressions": expressions} for expressions in kept) if kept and all(kept) else None
     return placement.model_copy(
         update={"node_selector": selector, "node_affinity": affinity, "resources": {}, "device_class": device_class}
     )
@@ -64,44 +66,44 @@ def placement(
     accelerator or provisioning.
     """
     platform = platforms()[DEFAULT_PLATFORM if node_labels == "Auto" else node_labels]
-    type = accelerators.lookup(accelerator.type)
+    device = accelerators.lookup(accelerator.type)
     single = accelerator.partition is not None and platform.partition_label is None and mig_strategy == "Single"
-    common = dict(_common_labels(accelerator, type, platform))
+    common = dict(_common_labels(accelerator, device, platform))
     # Under the strategy Single every GPU of a node has the same slices, which its product names.
     suffix = f"-MIG-{accelerator.partition}" if single else ""
     always: Term = {key: (value,) for key, value in common.items()}
     if single:
         # Nodes with whole GPUs have the same resource: only GPU feature discovery tells them apart.
         discovered = platforms()["NVIDIA"]
-        discovery = accelerator_terms(type, discovered, suffix=suffix)
+        discovery = accelerator_terms(device, discovered, suffix=suffix)
         always = {**always, **(discovery[0] if discovery else {})}
-    terms: list[Term] = [{**term, **always} for term in _terms(accelerator, type, platform, suffix=suffix)]
+    terms: list[Term] = [{**term, **always} for term in _terms(accelerator, device, platform, suffix=suffix)]
     selector, affinity = _selector(terms)
     return Placement(
         node_selector=selector,
         node_affinity=affinity,
-        resources=dict.fromkeys(_resource(accelerator, type, platform, single=single), accelerator.count_per_worker),
-        requests=default_requests(type.name, accelerator.count_per_worker, platform.name, part=_part(accelerator)),
-        tolerations=tuple(_tolerations(accelerator, type, platform)),
+        resources=dict.fromkeys(_resource(accelerator, device, platform, single=single), accelerator.count_per_worker),
+        requests=default_requests(device.name, accelerator.count_per_worker, platform.name, part=_part(accelerator)),
+        tolerations=tuple(_tolerations(accelerator, device, platform)),
         pack_by=platform.topology if pack else None,
     )
 
 
-def _terms(accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, suffix: str) -> list[Term]:
-    if not accelerator_terms(type, platform) and type.kind != "cpu":
-        known = [each.name for each in accelerators.catalogue().values() if accelerator_terms(each, platform)]
+def _terms(accelerator: ResolvedAccelerator, device: AcceleratorType, platform: Platform, *, suffix: str) -> list[Term]:
+    if not accelerator_terms(device, platform) and device.kind != "cpu":
+        known = [entry.name for entry in accelerators.catalogue().values() if accelerator_terms(entry, platform)]
         raise InvalidSpec(
             accelerators.TYPE,
-            f"the node labels of {platform.title} know no {type.name}",
+            f"the node labels of {platform.title} know no {device.name}",
             expected=", ".join(known),
             next_step=_SETTING,
         )
-    wanted = accelerator.provisioning
-    terms = accelerator_terms(type, platform, suffix=suffix, provisioning=wanted)
-    if not terms and wanted != "OnDemand":
+    provisioning = accelerator.provisioning
+    terms = accelerator_terms(device, platform, suffix=suffix, provisioning=provisioning)
+    if not terms and provisioning != "OnDemand":
         raise InvalidSpec(
             accelerators.PROVISIONING,
-            f"{wanted!r}, which the node labels of {platform.title} do not show",
+            f"{provisioning!r}, which the node labels of {platform.title} do not show",
             expected=", ".join(platform.provisionings()),
             next_step=f"Label such nodes yourself and name the label in podTemplate.nodeSelector. {_SETTING}",
         )
@@ -124,15 +126,15 @@ def _with_reservation(term: Term, accelerator: ResolvedAccelerator, platform: Pl
 
 
 def _common_labels(
-    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform
+    accelerator: ResolvedAccelerator, device: AcceleratorType, platform: Platform
 ) -> Iterator[tuple[str, str]]:
     """Yield the labels that every node of the pods has, whatever kind of node it is."""
     for kind in platform.nodes:
-        topology = kind.accelerators.get(type.kind, {}).get("topology")
+        topology = kind.accelerators.get(device.kind, {}).get("topology")
         if topology and accelerator.topology:
             yield topology, accelerator.topology
-    if type.architecture != "amd64":
-        yield _ARCHITECTURE, type.architecture
+    if device.architecture != "amd64":
+        yield _ARCHITECTURE, device.architecture
     if accelerator.partition and platform.partition_label:
         yield platform.partition_label, accelerator.partition
 
@@ -155,18 +157,18 @@ def _affinity(terms: list[Term]) -> tuple[dict[str, Any], ...] | None:
         [{"key": key, "operator": "In", "values": list(values)} for key, values in term.items()] for term in terms
     ]
     # A term without expressions would match no node; all of its labels are in the selector.
-    return tuple({"matchExpressions": each} for each in expressions) if all(expressions) else None
+    return tuple({"matchExpressions": requirements} for requirements in expressions) if all(expressions) else None
 
 
 def _resource(
-    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform, *, single: bool
+    accelerator: ResolvedAccelerator, device: AcceleratorType, platform: Platform, *, single: bool
 ) -> Iterator[str]:
-    if type.resource is None:
+    if device.resource is None:
         return
     if accelerator.partition and platform.partition_label is None and not single:
         yield f"nvidia.com/mig-{accelerator.partition}"
     else:
-        yield type.resource
+        yield device.resource
 
 
 def _part(accelerator: ResolvedAccelerator) -> float:
@@ -174,11 +176,11 @@ def _part(accelerator: ResolvedAccelerator) -> float:
 
 
 def _tolerations(
-    accelerator: ResolvedAccelerator, type: AcceleratorType, platform: Platform
+    accelerator: ResolvedAccelerator, device: AcceleratorType, platform: Platform
 ) -> Iterator[dict[str, Any]]:
-    taints = [*platform.taints.get(type.kind, ()), *platform.taints.get(accelerator.provisioning, ())]
-    if platform.arm_taint and type.architecture != "amd64":
-        taints.append(f"{_ARCHITECTURE}={type.architecture}")
+    taints = [*platform.taints.get(device.kind, ()), *platform.taints.get(accelerator.provisioning, ())]
+    if platform.arm_taint and device.architecture != "amd64":
+        taints.append(f"{_ARCHITECTURE}={device.architecture}")
     for taint in taints:
         key, _, value = taint.partition("=")
         if value:

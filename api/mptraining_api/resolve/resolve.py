@@ -77,16 +77,16 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         rate, batch_choices = learning_rate(spec, batch_size)
 
     on_others = alternatives.jobs(job, batch_size)
-    for each in on_others:
-        alternatives.located(each, check.check, each.job)
-    others = [(each, alternatives.located(each, requested, each.job.spec, settings)) for each in on_others]
+    for option in on_others:
+        alternatives.located(option, check.check, option.job)
+    others = [(option, alternatives.located(option, requested, option.job.spec, settings)) for option in on_others]
     # The GPU image of a runtime is its administrator's decision, as podTemplate.image is the user's.
     if chosen.name == DEFAULT or chosen.named.images.gpu is None:
         check_kernels(spec, wanted)
-        for each, there in others:
-            alternatives.located(each, check_kernels, each.job.spec, there)
-    for each, there in others:
-        alternatives.check_replicas(each, wanted, there)
+        for option, there in others:
+            alternatives.located(option, check_kernels, option.job.spec, there)
+    for option, there in others:
+        alternatives.check_replicas(option, wanted, there)
     keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
     devices = _available(spec, wanted, settings, batch_size)
     images = chosen.runtime.images
@@ -130,10 +130,12 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
             *output_choices,
         ),
     )
-    found = [alternatives.located(each, _alternative, each, there, settings, images, keras) for each, there in others]
-    alternatives.check_sizes(resolved, found)
+    placed = [
+        alternatives.located(option, _alternative, option, there, settings, images, keras) for option, there in others
+    ]
+    alternatives.check_sizes(resolved, placed)
     # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
-    return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(found)})
+    return resolved if devices.accelerator.asked_for else resolved.model_copy(update={"alternatives": tuple(placed)})
 
 
 def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Choice, ...]:
@@ -197,8 +199,8 @@ def _alternative(
 
 def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:
     packed = spec.scheduling is not None and spec.scheduling.topology == "Pack" and devices.workers > 1
-    found = placement(devices.accelerator, settings.node_labels, settings.mig_strategy, pack=packed)
-    return with_claim(found, devices.accelerator, settings.device_classes)
+    placed = placement(devices.accelerator, settings.node_labels, settings.mig_strategy, pack=packed)
+    return with_claim(placed, devices.accelerator, settings.device_classes)
 
 
 def _image_choice(chosen: Chosen, kind: str) -> tuple[Choice, ...]:

@@ -122,23 +122,23 @@ def parse_settings(model: type[M], document: object, *, file: str, text: str = "
     value, invalid = model.validate_document(document, where=where)
     if value is not None:
         return value
-    found = {each.path: each.problem for each in invalid}
+    problems = {field.path: field.problem for field in invalid}
     if isinstance(document, Mapping):
         # Pydantic compares fields with one another only in a document without invalid ones.
         _, others = model.validate_document(_without(document, invalid), where=where)
-        found = {each.path: each.problem for each in others} | found
+        problems = {field.path: field.problem for field in others} | problems
     try:
         lines = read_yaml(text, file=file)
     except InvalidSpec:
         lines = []
     raise InvalidJobFile(
-        [Mistake(file, lines[0].line_at((*section, *path)) if lines else None, found[path]) for path in found]
+        [Mistake(file, lines[0].line_at((*section, *path)) if lines else None, problems[path]) for path in problems]
     )
 
 
 def _without(document: Mapping[str, Any], invalid: Sequence[InvalidField]) -> dict[str, Any]:
     """Return the document without its invalid fields; of runtimes only their names, which namespaces refer to."""
-    wrong = {each.path[:2] for each in invalid}
+    wrong = {field.path[:2] for field in invalid}
     rest: dict[str, Any] = {}
     for field, value in document.items():
         if field == "runtimes" and isinstance(value, Mapping):

@@ -42,8 +42,8 @@ def merge(base: PodTemplate, over: PodTemplate) -> PodTemplate:
 
 def _field(*names: str) -> Callable[[Any], Any]:
     def key(item: Any) -> Any:
-        found = [item.get(name) if isinstance(item, dict) else getattr(item, name) for name in names]
-        return tuple(found) if all(each is not None for each in found) else None
+        values = [item.get(name) if isinstance(item, dict) else getattr(item, name) for name in names]
+        return tuple(values) if all(value is not None for value in values) else None
 
     return key
 
@@ -62,8 +62,8 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
 
 
 def _merge_lists(mine: Sequence[Any], theirs: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    names = [key(each) for each in theirs]
-    kept = [each for each in mine if each not in theirs and (key(each) is None or key(each) not in names)]
+    names = [key(item) for item in theirs]
+    kept = [item for item in mine if item not in theirs and (key(item) is None or key(item) not in names)]
     return [*kept, *theirs]
 
 
@@ -139,7 +139,7 @@ def with_runtime(job: MPTrainingJob, runtimes: Runtimes | None, defaults: Mappin
         template = merge(runtime.pod_template, template or PodTemplate())
     accelerator = _provided(spec.accelerator, runtime)
     if accelerator.alternatives:
-        others = [_provided(each, runtime) for each in accelerator.alternatives]
+        others = [_provided(alternative, runtime) for alternative in accelerator.alternatives]
         accelerator = accelerator.model_copy(update={"alternatives": others})
     merged = spec.model_copy(update={"pod_template": template, "accelerator": accelerator})
     adds = name != DEFAULT or runtime.pod_template is not None or runtime.provisioning is not None
@@ -183,4 +183,4 @@ def _names(value: object) -> list[str]:
         return [str(key) for key in value]
     keys = ("name", "key", "mountPath", "topologyKey")
     items = value if isinstance(value, list) else []
-    return [next((str(each[key]) for key in keys if each.get(key)), "…") for each in items if isinstance(each, dict)]
+    return [next((str(item[key]) for key in keys if item.get(key)), "…") for item in items if isinstance(item, dict)]

@@ -30,7 +30,7 @@ def violations(job: MPTrainingJob) -> list[InvalidSpec]:
 
 
 def _violations(job: object, checked: Iterable[Rule]) -> list[InvalidSpec]:
-    found = []
+    broken = []
     # Many rules share a section, and a job is checked while others wait to start.
     sections: dict[str, list[tuple[str, Any]]] = {}
     for rule in checked:
@@ -41,8 +41,8 @@ def _violations(job: object, checked: Iterable[Rule]) -> list[InvalidSpec]:
             if broken_at is not None:
                 field = path + rule.field.removeprefix(rule.at) + broken_at if rule.at else rule.field
                 text = _found(field_at(job, field))
-                found.append(InvalidSpec(field, text, expected=rule.expected, next_step=rule.next_step))
-    return found
+                broken.append(InvalidSpec(field, text, expected=rule.expected, next_step=rule.next_step))
+    return broken
 
 
 def template_violations(template: PodTemplate) -> list[InvalidSpec]:
@@ -52,9 +52,9 @@ def template_violations(template: PodTemplate) -> list[InvalidSpec]:
 
 def check(job: MPTrainingJob) -> None:
     """Raise InvalidSpec for the first violation."""
-    found = violations(job)
-    if found:
-        raise found[0]
+    broken = violations(job)
+    if broken:
+        raise broken[0]
 
 
 def _found(value: object) -> str:

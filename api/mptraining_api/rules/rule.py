@@ -83,8 +83,8 @@ def _walk(value: Any, parts: list[str], path: str) -> Iterator[tuple[str, Any]]:
     name = parts[0].removesuffix("[]")
     inner, below = field_at(value, name), f"{path}.{name}" if path else name
     items = [(inner, below)] if name == parts[0] else [(item, f"{below}[{i}]") for i, item in enumerate(inner or ())]
-    for item, place in items:
-        yield from _walk(item, parts[1:], place)
+    for item, at in items:
+        yield from _walk(item, parts[1:], at)
 
 
 def field_at(section: Any, path: str) -> Any:

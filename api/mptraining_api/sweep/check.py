@@ -40,9 +40,9 @@ def rung_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
         if value is not None and (path[-1] != "resume" or value == "Never"):
             where = field_text(path, "spec.job")
             yield InvalidSpec(where, f"{value!r} with early stopping", next_step=why)
-    for number, each in enumerate(spec.parameters):
-        if each.path in _OF_RUNGS:
-            found = f"{each.path!r} decides the rungs of early stopping, which all trials share"
+    for number, parameter in enumerate(spec.parameters):
+        if parameter.path in _OF_RUNGS:
+            found = f"{parameter.path!r} decides the rungs of early stopping, which all trials share"
             yield InvalidSpec(f"spec.parameters[{number}].path", found, next_step="Set it in spec.job.")
     try:
         epochs = job_epochs(spec.job)
@@ -83,13 +83,15 @@ def reported_metrics(job: Mapping[str, Any]) -> tuple[list[str], bool]:
     written = value_at(spec, ("training", "metrics"))
     application = isinstance(value_at(spec, ("program", "application")), Mapping)
     if isinstance(written, Sequence) and not isinstance(written, str):
-        names = [_name(each) for each in written if isinstance(each, Mapping)]
+        names = [_name(metric) for metric in written if isinstance(metric, Mapping)]
     else:
         names = (
-            [_name({"className": each.class_name, "config": each.config}) for each in METRICS] if application else []
+            [_name({"className": metric.class_name, "config": metric.config}) for metric in METRICS]
+            if application
+            else []
         )
     trained = ["loss", *names]
-    validated = [f"val_{each}" for each in trained] if has_validation(spec) else []
+    validated = [f"val_{name}" for name in trained] if has_validation(spec) else []
     return [*trained, *validated], not application
 
 
@@ -130,7 +132,7 @@ def sweep_problems(document: Mapping[str, Any], settings: ClusterSettings) -> Do
     written = {key: value for key, value in document.items() if key != "status"}
     sweep, invalid = MPTrainingSweep.validate_document(written)
     if sweep is None:
-        return DocumentProblems(tuple(each.problem for each in invalid))
+        return DocumentProblems(tuple(field.problem for field in invalid))
     spec = sweep.spec
     problems = [
         *_name_problems(sweep.metadata.name),
@@ -159,7 +161,7 @@ def _name_problems(name: str) -> list[InvalidSpec]:
 
 def _limit_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
     trials = max_trials(spec)
-    size = _TRIAL_BYTES + sum(_longest_value(each) for each in spec.parameters)
+    size = _TRIAL_BYTES + sum(_longest_value(parameter) for parameter in spec.parameters)
     if trials * size > _MOST_STATUS_BYTES:
         yield InvalidSpec(
             "spec.trials.max",
@@ -190,7 +192,7 @@ def _limit_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
 
 def _longest_value(parameter: Parameter) -> int:
     """Return the bytes of the parameter in a trial's status."""
-    values = [len(json.dumps(each)) for each in parameter.values or ()]
+    values = [len(json.dumps(choice)) for choice in parameter.values or ()]
     return len(parameter.path) + max(values, default=22) + 4
 
 
@@ -198,7 +200,7 @@ def _metric_problem(spec: SweepSpec) -> tuple[InvalidSpec | None, bool]:
     """Return what is wrong with the objective's metric, and whether it is certain."""
     where, metric = "spec.objective.metric", spec.objective.metric
     script = value_at(spec.job, ("program", "script")) is not None
-    if script or any(each.path.startswith("training.metrics") for each in spec.parameters):
+    if script or any(parameter.path.startswith("training.metrics") for parameter in spec.parameters):
         return None, False
     if metric.startswith("val_") and not has_validation(spec.job):
         found = f"{metric!r}, and the job has no validation data"
@@ -216,8 +218,8 @@ def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> Document
     parameters = sweep.spec.parameters
     first = first_values(parameters, {})
     base = _problems_of(sweep, first, settings)
-    problems = [_moved(each, first, parameters, sweep.spec.job) for each in base.problems]
-    doubts = [_moved(each, first, parameters, sweep.spec.job) for each in base.doubts]
+    problems = [_moved(problem, first, parameters, sweep.spec.job) for problem in base.problems]
+    doubts = [_moved(doubt, first, parameters, sweep.spec.job) for doubt in base.doubts]
     known = set(map(str, base.problems))
     for number, parameter in enumerate(parameters):
         new: list[InvalidSpec] = []
@@ -225,8 +227,10 @@ def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> Document
             values = first_values(parameters, {parameter.path: value})
             if parameter.path not in values:
                 values = first_values(parameters, _activating(parameter, parameters) | {parameter.path: value})
-            found = (each for each in _problems_of(sweep, values, settings).problems if str(each) not in known)
-            new += [_at_value(each, f"spec.parameters[{number}].{field}", parameter, value) for each in found]
+            refused = (
+                problem for problem in _problems_of(sweep, values, settings).problems if str(problem) not in known
+            )
+            new += [_at_value(problem, f"spec.parameters[{number}].{field}", parameter, value) for problem in refused]
         problems += new[:_MOST_VALUE_PROBLEMS]
         if len(new) > _MOST_VALUE_PROBLEMS:
             count = len(new) - _MOST_VALUE_PROBLEMS
@@ -247,9 +251,9 @@ def _problems_of(sweep: MPTrainingSweep, values: Mapping[str, Any], settings: Cl
 def first_values(parameters: Sequence[Parameter], chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the chosen values, and the first value of every other parameter that is active."""
     values: dict[str, Any] = {}
-    for each in parameters:
-        if is_active(each, values):
-            values[each.path] = chosen[each.path] if each.path in chosen else next(_checked_values(each))[1]
+    for other in parameters:
+        if is_active(other, values):
+            values[other.path] = chosen[other.path] if other.path in chosen else next(_checked_values(other))[1]
     return values
 
 
@@ -257,7 +261,7 @@ def _activating(parameter: Parameter, parameters: Sequence[Parameter]) -> dict[s
     """Return values of other parameters with which this one is active."""
     if parameter.when is None:
         return {}
-    other = next(each for each in parameters if each.path == parameter.when.path)
+    other = next(earlier for earlier in parameters if earlier.path == parameter.when.path)
     return {other.path: parameter.when.values[0]} | _activating(other, parameters)
 
 
@@ -284,19 +288,19 @@ def _moved(
     """Return the problem of a job at its field of the sweep."""
     field = problem.where.removeprefix("spec.")
     section, _, last = field.rpartition(".")
-    for number, each in enumerate(parameters):
-        if each.path not in values:
+    for number, parameter in enumerate(parameters):
+        if parameter.path not in values:
             continue
         # A section that is not in the job is there because of the parameter.
-        created = "." in section and each.path.startswith(f"{section}.") and _absent(job, section)
+        created = "." in section and parameter.path.startswith(f"{section}.") and _absent(job, section)
         if problem.found == "missing" and created:
             found = f"this parameter sets {section}, so the job must name it: spec.job.{field} is missing"
             step = f"Add {section.rpartition('.')[2]}: {{{last}: …}} to spec.job.{section.rpartition('.')[0]}."
             return InvalidSpec(f"spec.parameters[{number}].path", found, next_step=step)
-        above = each.path.startswith(f"{field}.") and _absent(job, field)
-        if above or field == each.path or field.startswith((f"{each.path}.", f"{each.path}[")):
-            place, value = next(_checked_values(each))
-            return _at_value(problem, f"spec.parameters[{number}].{place}", each, value)
+        above = parameter.path.startswith(f"{field}.") and _absent(job, field)
+        if above or field == parameter.path or field.startswith((f"{parameter.path}.", f"{parameter.path}[")):
+            part, value = next(_checked_values(parameter))
+            return _at_value(problem, f"spec.parameters[{number}].{part}", parameter, value)
     where = f"spec.job.{field}" if problem.where.startswith("spec.") else "spec.job" if field == "spec" else field
     return problem.at(where)
 

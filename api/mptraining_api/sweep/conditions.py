@@ -28,18 +28,18 @@ class End:
 
 def is_finished(status: SweepStatus) -> bool:
     """Return whether the sweep has ended."""
-    return any(each.type == "Finished" and each.status == "True" for each in status.conditions or ())
+    return any(condition.type == "Finished" and condition.status == "True" for condition in status.conditions or ())
 
 
 def with_trials(
     status: SweepStatus, spec: SweepSpec, trials: Sequence[Trial], jobs: Mapping[str, TrialJob], most: int
 ) -> SweepStatus:
     """Return the status with these trials, their counts and the best of them. `most`: the number of trials in all."""
-    states = [each.state for each in trials]
+    states = [trial.state for trial in trials]
     running = sum(
         1
-        for each in trials
-        if each.state == TrialState.RUNNING and each.job in jobs and jobs[each.job].state == "Running"
+        for trial in trials
+        if trial.state == TrialState.RUNNING and trial.job in jobs and jobs[trial.job].state == "Running"
     )
     succeeded, stopped = states.count(TrialState.SUCCEEDED), states.count(TrialState.STOPPED)
     return status.model_copy(
@@ -61,9 +61,9 @@ def best_trial(spec: SweepSpec, trials: Sequence[Trial]) -> BestTrial | None:
     sign = -1.0 if spec.objective.direction == "Maximize" else 1.0
     best: Trial | None = None
     lowest = math.inf
-    for each in trials:
-        if each.objective is not None and each.state != TrialState.FAILED and sign * each.objective < lowest:
-            best, lowest = each, sign * each.objective
+    for trial in trials:
+        if trial.objective is not None and trial.state != TrialState.FAILED and sign * trial.objective < lowest:
+            best, lowest = trial, sign * trial.objective
     if best is None or best.objective is None:
         return None
     return BestTrial(number=best.number, objective=best.objective, parameters=best.parameters)
@@ -119,12 +119,12 @@ def with_finished(status: SweepStatus, end: End, now: float, generation: int) ->
             "phase": SweepPhase.SUCCEEDED if end.succeeded else SweepPhase.FAILED,
             "observed_generation": generation,
             "completion_time": format_time(now),
-            "conditions": [each for each in status.conditions or () if each.type != "Reconciling"],
+            "conditions": [condition for condition in status.conditions or () if condition.type != "Reconciling"],
         }
     )
     status = _with_condition(status, "Running", False, end.reason, "the sweep has ended", now, generation)
-    for type in ("Complete",) if end.succeeded else ("Failed", "Stalled"):
-        status = _with_condition(status, type, True, end.reason, end.message, now, generation)
+    for kind in ("Complete",) if end.succeeded else ("Failed", "Stalled"):
+        status = _with_condition(status, kind, True, end.reason, end.message, now, generation)
     return _with_condition(status, "Finished", True, end.reason, end.message, now, generation)
 
 
@@ -134,13 +134,13 @@ def _reconciling(status: SweepStatus, now: float, generation: int) -> SweepStatu
     return _with_condition(status, "Reconciling", True, "NotFinished", message, now, generation)
 
 
-def _condition(status: SweepStatus, type: str) -> Condition | None:
-    return next((each for each in status.conditions or () if each.type == type), None)
+def _condition(status: SweepStatus, kind: str) -> Condition | None:
+    return next((condition for condition in status.conditions or () if condition.type == kind), None)
 
 
 def _with_condition(
-    status: SweepStatus, type: str, value: bool, reason: str, message: str, now: float, generation: int
+    status: SweepStatus, kind: str, value: bool, reason: str, message: str, now: float, generation: int
 ) -> SweepStatus:
     """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    conditions = conditions_with(status.conditions, type, value, reason, message, now, generation)
+    conditions = conditions_with(status.conditions, kind, value, reason, message, now, generation)
     return status.model_copy(update={"conditions": conditions})

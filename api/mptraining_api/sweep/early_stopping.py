@@ -76,7 +76,7 @@ def promotable(trials: Sequence[Trial], rungs: Rungs, *, at_least: int = 0) -> T
     for rung in range(rungs.last - 1, -1, -1):
         ended = ended_in(trials, rung, rungs)
         best = ended[: max(len(ended) // rungs.reduction, at_least)]
-        waiting = (each for each in best if (each.rung or 0) == rung and each.state == TrialState.STOPPED)
+        waiting = (trial for trial in best if (trial.rung or 0) == rung and trial.state == TrialState.STOPPED)
         first = next(waiting, None)
         if first is not None:
             return first
@@ -85,12 +85,13 @@ def promotable(trials: Sequence[Trial], rungs: Rungs, *, at_least: int = 0) -> T
 
 def ended_in(trials: Iterable[Trial], rung: int, rungs: Rungs) -> list[Trial]:
     """Return the trials that have trained to the end of that rung, the best first."""
-    found = [(value, each) for each in trials if (value := value_of(each, rungs.epochs[rung])) is not None]
+    measured = [(value, trial) for trial in trials if (value := value_of(trial, rungs.epochs[rung])) is not None]
     return [
-        each for _, each in sorted(found, key=lambda pair: (-pair[0] if rungs.maximize else pair[0], pair[1].number))
+        trial
+        for _, trial in sorted(measured, key=lambda pair: (-pair[0] if rungs.maximize else pair[0], pair[1].number))
     ]
 
 
 def value_of(trial: Trial, epoch: int) -> float | None:
     """Return the objective at the end of the rung with that many epochs."""
-    return next((each.value for each in trial.values or () if each.epoch == epoch), None)
+    return next((measured.value for measured in trial.values or () if measured.epoch == epoch), None)

@@ -77,20 +77,20 @@ _KINDS = "values, int, uniform or logUniform"
 
 def parameter_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
     """Yield every mistake of the parameters."""
-    for number, each in enumerate(spec.parameters):
+    for number, parameter in enumerate(spec.parameters):
         where = f"spec.parameters[{number}]"
-        found = path_problem(each.path, spec.job, where=f"{where}.path")
-        if found is not None:
-            yield found
-        yield from _path_again(each, spec.parameters[:number], where)
-        yield from _range_problems(each, where)
-        yield from _when_problems(each, spec.parameters[:number], where)
-        if spec.algorithm.name == "Grid" and (each.uniform or each.log_uniform):
+        problem = path_problem(parameter.path, spec.job, where=f"{where}.path")
+        if problem is not None:
+            yield problem
+        yield from _path_again(parameter, spec.parameters[:number], where)
+        yield from _range_problems(parameter, where)
+        yield from _when_problems(parameter, spec.parameters[:number], where)
+        if spec.algorithm.name == "Grid" and (parameter.uniform or parameter.log_uniform):
             step = "Write values, or use an algorithm that samples: TPE."
-            name = "uniform" if each.uniform else "logUniform"
+            name = "uniform" if parameter.uniform else "logUniform"
             yield InvalidSpec(f"{where}.{name}", "Grid cannot enumerate real numbers", next_step=step)
     if spec.algorithm.name == "CMA-ES" and all(
-        each.values is not None or each.when is not None for each in spec.parameters
+        parameter.values is not None or parameter.when is not None for parameter in spec.parameters
     ):
         yield InvalidSpec(
             "spec.algorithm.name",
@@ -144,9 +144,9 @@ def _when_problems(parameter: Parameter, earlier: Sequence[Parameter], where: st
     when = parameter.when
     if when is None:
         return
-    other = next((each for each in earlier if each.path == when.path), None)
+    other = next((parameter for parameter in earlier if parameter.path == when.path), None)
     if other is None:
-        step = nearest(when.path, [each.path for each in earlier]) or "Move that parameter before this one."
+        step = nearest(when.path, [parameter.path for parameter in earlier]) or "Move that parameter before this one."
         found = f"{when.path!r} is no parameter before this one"
         yield InvalidSpec(f"{where}.when.path", found, expected="the path of an earlier parameter", next_step=step)
         return

@@ -69,14 +69,14 @@ def plan(
     changed = status.search_digest != digest
     about = Observation(sweep, jobs, refusals, None if changed else rungs(spec), max_trials(spec), now, changed)
     before = list(status.trials or ())
-    trials = [trial_after_job(about, each) for each in before]
+    trials = [trial_after_job(about, trial) for trial in before]
     suspended = bool(spec.run_policy and spec.run_policy.suspend)
     end = _early_end(about, status, trials)
     if end is None and not suspended and not changed:
         trials, exhausted = _with_new_trials(about, trials, propose, new_trials)
         end = _exhausted(about, trials) if exhausted else None
     if end is not None:
-        trials = [stopped_at_end(each, end, now) for each in trials]
+        trials = [stopped_at_end(trial, end, now) for trial in trials]
 
     events = _trial_events(before, trials)
     actions: list[Action] = _deletions(trials, jobs)
@@ -98,31 +98,31 @@ def _with_new_trials(
     about: Observation, trials: Sequence[Trial], propose: Propose, limit: int | None
 ) -> tuple[list[Trial], bool]:
     """Fill the free places; return all trials, and whether the search is exhausted: no trial runs, none can start."""
-    spec, found = about.sweep.spec, list(trials)
-    places = defaults.parallel(spec) - sum(each.state in ACTIVE for each in found)
-    allowed = places if limit is None else min(places, limit)
+    spec, filled = about.sweep.spec, list(trials)
+    free = defaults.parallel(spec) - sum(trial.state in ACTIVE for trial in filled)
+    allowed = free if limit is None else min(free, limit)
     while True:
         # Promotions and proposals are looked for even where none is allowed: only their absence ends the sweep.
-        continued = None if about.rungs is None else promotable(found, about.rungs)
-        grows = continued is None and len(found) < about.most
-        active = any(each.state in ACTIVE for each in found)
+        continued = None if about.rungs is None else promotable(filled, about.rungs)
+        grows = continued is None and len(filled) < about.most
+        active = any(trial.state in ACTIVE for trial in filled)
         if continued is None and not grows and not active and about.rungs is not None:
             # Of few trials no rung has the reduction's number; the best trains to the end all the same.
-            continued = promotable(found, about.rungs, at_least=1)
+            continued = promotable(filled, about.rungs, at_least=1)
         if continued is None and not grows:
-            return found, not active
+            return filled, not active
         if allowed <= 0:
-            return found, False
+            return filled, False
         if continued is not None:
-            found[continued.number - 1] = promoted(about, continued)
+            filled[continued.number - 1] = promoted(about, continued)
         else:
-            if spec.algorithm.reproducible and _waits_for_older(about, found):
-                return found, False
-            parameters = propose(spec, found)
+            if spec.algorithm.reproducible and _waits_for_older(about, filled):
+                return filled, False
+            parameters = propose(spec, filled)
             if parameters is None:
-                return found, not active
-            number = len(found) + 1
-            found.append(
+                return filled, not active
+            number = len(filled) + 1
+            filled.append(
                 Trial(
                     number=number,
                     job=job_name(about.name, number),
@@ -136,14 +136,14 @@ def _with_new_trials(
 
 def _waits_for_older(about: Observation, trials: Sequence[Trial]) -> bool:
     """Return whether a trial that the next proposal depends on has not ended."""
-    return any(each.state in ACTIVE for each in proposals.told(about.sweep.spec, trials))
+    return any(trial.state in ACTIVE for trial in proposals.told(about.sweep.spec, trials))
 
 
 def _early_end(about: Observation, status: SweepStatus, trials: Sequence[Trial]) -> End | None:
     """Return the end of a sweep that has trials left to try."""
     spec = about.sweep.spec
     best = conditions.best_trial(spec, trials)
-    failed = [each for each in trials if each.state == TrialState.FAILED]
+    failed = [trial for trial in trials if trial.state == TrialState.FAILED]
     if spec.stop is not None and spec.stop.target is not None and best is not None:
         sign = 1 if spec.objective.direction == "Maximize" else -1
         if sign * best.objective >= sign * spec.stop.target:
@@ -178,32 +178,32 @@ def _with_result(end: End, has_result: bool) -> End:
 
 def _job_actions(about: Observation, trials: Sequence[Trial], *, suspended: bool) -> tuple[list[Trial], list[Action]]:
     """Return the trials, and the actions that create, suspend and resume the jobs of active ones."""
-    found: list[Trial] = []
+    after: list[Trial] = []
     actions: list[Action] = []
     # The job of a changed search would not be the trial's.
     starts = not suspended and not about.search_changed
-    for each in trials:
-        trial = each
-        job = about.jobs.get(each.job)
+    for before in trials:
+        trial = before
+        job = about.jobs.get(before.job)
         live = job is not None and job.state in ("Pending", "Running")
         # Also where somebody else has set it: who did so is not recorded, and an action that was lost is repeated.
-        if each.state in ACTIVE and job is not None and live and job.suspended != suspended:
-            actions.append(SuspendJob(each.job, suspended))
-        elif each.state == TrialState.PROPOSED and job is None and starts and each.job not in about.refusals:
-            epochs = None if about.rungs is None else about.rungs.epochs[min(each.rung or 0, about.rungs.last)]
+        if before.state in ACTIVE and job is not None and live and job.suspended != suspended:
+            actions.append(SuspendJob(before.job, suspended))
+        elif before.state == TrialState.PROPOSED and job is None and starts and before.job not in about.refusals:
+            epochs = None if about.rungs is None else about.rungs.epochs[min(before.rung or 0, about.rungs.last)]
             try:
-                actions.append(CreateJob(each.job, each.number, job_document(about.sweep, each, epochs=epochs)))
+                actions.append(CreateJob(before.job, before.number, job_document(about.sweep, before, epochs=epochs)))
             except KeyError as error:
                 trial = failed_trial(
-                    each, f"spec.job has no {error.args[0]}, which a parameter's path names", about.now
+                    before, f"spec.job has no {error.args[0]}, which a parameter's path names", about.now
                 )
-        found.append(trial)
-    return found, actions
+        after.append(trial)
+    return after, actions
 
 
 def _deletions(trials: Sequence[Trial], jobs: Mapping[str, TrialJob]) -> list[Action]:
     """Return the deletion of each job that still runs although its trial has ended."""
-    over = (jobs.get(each.job) for each in trials if each.state not in ACTIVE)
+    over = (jobs.get(trial.job) for trial in trials if trial.state not in ACTIVE)
     return [DeleteJob(job.name) for job in over if job is not None and job.state in ("Pending", "Running")]
 
 
@@ -229,9 +229,9 @@ def _wake_at(about: Observation, status: SweepStatus, trials: Sequence[Trial], *
     if ended:
         return _after_end(about.sweep, status, {}, about.now).wake_at
     times = [_time_limit(about, status)]
-    if any(each.state == TrialState.PROPOSED and each.job in about.refusals for each in trials):
+    if any(trial.state == TrialState.PROPOSED and trial.job in about.refusals for trial in trials):
         times.append(about.now + REFUSAL_RETRY_SECONDS)
-    return min((each for each in times if each is not None), default=None)
+    return min((time for time in times if time is not None), default=None)
 
 
 def _trial_events(before: Sequence[Trial], after: Sequence[Trial]) -> list[EventRecord]:

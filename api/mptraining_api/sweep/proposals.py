@@ -47,7 +47,7 @@ def told(spec: SweepSpec, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials whose values the next proposal may depend on."""
     if spec.algorithm.reproducible:
         oldest = len(trials) + 1 - defaults.parallel(spec)
-        return [each for each in trials if each.number <= oldest]
+        return [trial for trial in trials if trial.number <= oldest]
     return list(trials)
 
 
@@ -100,23 +100,23 @@ def rebuilt_study(spec: SweepSpec, trials: Sequence[Trial]) -> optuna.Study:
     if spec.algorithm.name in ("Random", "Hyperband"):
         # What is drawn at random depends on no trial, and a study of a thousand trials takes time to build.
         return study
-    known = {each.number for each in told(spec, trials)}
+    known = {trial.number for trial in told(spec, trials)}
     if spec.algorithm.name == "CMA-ES":
         # The state of the evolution is not in the trials: it follows from asking for each of them again.
-        for each in trials:
-            study.sampler = sampler(spec, each.number)
-            study.enqueue_trial(_internal(spec.parameters, each))
+        for trial in trials:
+            study.sampler = sampler(spec, trial.number)
+            study.enqueue_trial(_internal(spec.parameters, trial))
             asked = study.ask()
             # Optuna would not sample for a trial with given parameters, and the evolution advances as it samples.
             _ = asked.relative_params
             _suggest(asked, spec.parameters)
-            if each.number in known and each.state == TrialState.SUCCEEDED:
-                study.tell(asked, each.objective)
-            elif each.number in known and each.state == TrialState.FAILED:
+            if trial.number in known and trial.state == TrialState.SUCCEEDED:
+                study.tell(asked, trial.objective)
+            elif trial.number in known and trial.state == TrialState.FAILED:
                 study.tell(asked, state=optuna.trial.TrialState.FAIL)
         return study
-    for each in trials:
-        study.add_trial(_frozen(spec.parameters, each, known=each.number in known))
+    for trial in trials:
+        study.add_trial(_frozen(spec.parameters, trial, known=trial.number in known))
     return study
 
 
@@ -132,26 +132,28 @@ def _frozen(parameters: Sequence[Parameter], trial: Trial, *, known: bool) -> op
     elif known and trial.values:
         # Also while it trains on in a higher rung: what is known of it is worth telling.
         state = states.PRUNED
-    active = [each for each in parameters if each.path in trial.parameters]
+    active = [parameter for parameter in parameters if parameter.path in trial.parameters]
     return optuna.trial.create_trial(
         state=state,
         value=trial.objective if state == states.COMPLETE else None,
         params=_internal(active, trial),
-        distributions={each.path: distribution(each) for each in active},
-        intermediate_values={each.epoch: each.value for each in trial.values or ()},
+        distributions={parameter.path: distribution(parameter) for parameter in active},
+        intermediate_values={measured.epoch: measured.value for measured in trial.values or ()},
     )
 
 
 def _internal(parameters: Sequence[Parameter], trial: Trial) -> dict[str, Any]:
     """Return the trial's parameters as Optuna knows them: a choice by its index."""
     return {
-        each.path: _to_optuna(each, trial.parameters[each.path]) for each in parameters if each.path in trial.parameters
+        parameter.path: _to_optuna(parameter, trial.parameters[parameter.path])
+        for parameter in parameters
+        if parameter.path in trial.parameters
     }
 
 
 def _to_optuna(parameter: Parameter, value: Any) -> int | float:
     if parameter.values is not None:
-        return next(index for index, each in enumerate(parameter.values) if same_value(each, value))
+        return next(index for index, choice in enumerate(parameter.values) if same_value(choice, value))
     return int(value) if parameter.int_ is not None else float(value)
 
 
@@ -172,9 +174,9 @@ def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
 def _suggest(trial: optuna.Trial, parameters: Sequence[Parameter]) -> dict[str, Any]:
     """Ask the trial for the value of each active parameter."""
     values: dict[str, Any] = {}
-    for each in parameters:
-        if is_active(each, values):
-            values[each.path] = _suggest_one(trial, each)
+    for parameter in parameters:
+        if is_active(parameter, values):
+            values[parameter.path] = _suggest_one(trial, parameter)
     return values
 
 

@@ -42,9 +42,9 @@ def trial_spec(spec: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[s
     return copied
 
 
-def same_value(one: object, other: object) -> bool:
+def same_value(value: object, other: object) -> bool:
     """Return whether two JSON values are equal; 1 and 1.0 are, 1 and true are not."""
-    return json.dumps(_number(one), sort_keys=True) == json.dumps(_number(other), sort_keys=True)
+    return json.dumps(_number(value), sort_keys=True) == json.dumps(_number(other), sort_keys=True)
 
 
 def _number(value: object) -> object:
@@ -56,7 +56,7 @@ def is_active(parameter: Parameter, values: Mapping[str, Any]) -> bool:
     when = parameter.when
     if when is None:
         return True
-    return when.path in values and any(same_value(values[when.path], each) for each in when.values)
+    return when.path in values and any(same_value(values[when.path], value) for value in when.values)
 
 
 def choices(parameter: Parameter) -> Sequence[Any] | None:
@@ -75,7 +75,7 @@ def is_choice(value: object, options: Sequence[Any]) -> bool:
         number = _number(value)
         # A range searches for other types one by one; true is no 1.
         return type(number) is int and number in options
-    return any(same_value(value, each) for each in options)
+    return any(same_value(value, option) for option in options)
 
 
 def integers(bounds: IntegerRange) -> range:
@@ -104,12 +104,12 @@ def grid(parameters: Sequence[Parameter], values: Mapping[str, Any] = MappingPro
 
 def grid_size(parameters: Sequence[Parameter], *, most: int) -> int | None:
     """Return the number of combinations, at most `most`; None if a parameter has infinitely many values."""
-    counts = [None if (options := choices(each)) is None else len(options) for each in parameters]
+    counts = [None if (options := choices(parameter)) is None else len(options) for parameter in parameters]
     if None in counts:
         return None
-    size = math.prod(each or 0 for each in counts)
+    size = math.prod(count or 0 for count in counts)
     # Without a value there is a mistake, which is reported elsewhere; the others would be enumerated in vain.
-    if not size or not any(each.when for each in parameters):
+    if not size or not any(parameter.when for parameter in parameters):
         return min(size, most)
     return sum(1 for _ in itertools.islice(grid(parameters), most))
 

@@ -122,5 +122,5 @@ def job_name(sweep: str, number: int, rung: int = 0, retry: int = 0) -> str:
 
 def trial_name(job: str) -> str:
     """Return the name that all jobs of one trial share; a name of another form is returned as it is."""
-    found = _SUFFIX.match(job)
-    return found["trial"] if found else job
+    suffix = _SUFFIX.match(job)
+    return suffix["trial"] if suffix else job

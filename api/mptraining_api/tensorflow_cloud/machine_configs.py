@@ -92,11 +92,11 @@ class MachineConfig:
         """Raise ValueError if the values are invalid. The catalogue checks the accelerator count later, on use."""
         AcceleratorType.validate(self.accelerator_type)
         count = self.accelerator_count
-        positive = [each for each in (self.cpu_cores, self.memory) if each is not None]
+        positive = [amount for amount in (self.cpu_cores, self.memory) if amount is not None]
         if (
             type(count) is not int
             or count < 0
-            or any(not isinstance(each, (int, float)) or each <= 0 for each in positive)
+            or any(not isinstance(amount, (int, float)) or amount <= 0 for amount in positive)
         ):
             raise ValueError(
                 f"Invalid machine configuration: cpu_cores:{self.cpu_cores}, memory:{self.memory}, "

@@ -18,9 +18,9 @@ API_VERSION = f"{GROUP}/{VERSION}"
 if TYPE_CHECKING:
     ApiVersion = str
 else:
-    ApiVersion = Literal[tuple(f"{GROUP}/{each}" for each in SERVED)]
+    ApiVersion = Literal[tuple(f"{GROUP}/{version}" for version in SERVED)]
 
 
 def is_served(api_version: object) -> bool:
     """Return whether `api_version`, as GROUP/VERSION, is one that a file may have."""
-    return api_version in [f"{GROUP}/{each}" for each in SERVED]
+    return api_version in [f"{GROUP}/{version}" for version in SERVED]

@@ -26,16 +26,22 @@ def read_job_text(text: str, *, file: str, kind: str = KIND) -> YamlDocument:
     Raises InvalidSpec for text that is not YAML, and if there is not exactly one such document.
     """
     documents = read_yaml(text, file=file)
-    jobs = [each for each in documents if _is_mapping(each) and each.content.get("kind") == kind] or documents
-    if not jobs or not any(_is_mapping(each) and {"kind", "apiVersion", "spec"} & set(each.content) for each in jobs):
+    jobs = [
+        document for document in documents if _is_mapping(document) and document.content.get("kind") == kind
+    ] or documents
+    if not jobs or not any(
+        _is_mapping(document) and {"kind", "apiVersion", "spec"} & set(document.content) for document in jobs
+    ):
         raise InvalidJobFile([Mistake(file, None, not_a_job(text, file))])
     if len(jobs) != 1:
         raise InvalidSpec(file, f"{len(jobs)} documents", expected=f"exactly one {kind}")
     job = jobs[0]
-    found: dict[str, Any] = job.content
-    if found.get("kind") != kind or not is_served(found.get("apiVersion")):
-        raise job.located([_wrong_kind(found, kind)])
-    return YamlDocument(file, {key: value for key, value in found.items() if key != "status"}, job.lines, job.ambiguous)
+    content: dict[str, Any] = job.content
+    if content.get("kind") != kind or not is_served(content.get("apiVersion")):
+        raise job.located([_wrong_kind(content, kind)])
+    return YamlDocument(
+        file, {key: value for key, value in content.items() if key != "status"}, job.lines, job.ambiguous
+    )
 
 
 def _is_mapping(document: YamlDocument) -> bool:
@@ -48,15 +54,15 @@ def holds_sweep(path: Path | str) -> bool:
         documents = read_yaml(read_text(path, expected=""), file=str(path))
     except InvalidSpec:
         return False
-    return any(_is_mapping(each) and each.content.get("kind") == _SWEEP for each in documents)
+    return any(_is_mapping(document) and document.content.get("kind") == _SWEEP for document in documents)
 
 
-def _wrong_kind(found: dict[str, Any], kind: str) -> InvalidSpec:
-    given = f"{found.get('apiVersion')!r}, {found.get('kind')!r}"
-    field = "kind" if is_served(found.get("apiVersion")) else "apiVersion"
+def _wrong_kind(content: dict[str, Any], kind: str) -> InvalidSpec:
+    given = f"{content.get('apiVersion')!r}, {content.get('kind')!r}"
+    field = "kind" if is_served(content.get("apiVersion")) else "apiVersion"
     step = ""
-    if found.get("kind") == _SWEEP:
+    if content.get("kind") == _SWEEP:
         step = "A sweep runs here with `mptj sweep FILE`, and on a cluster with `mptj submit FILE`."
-    elif kind == _SWEEP and found.get("kind") == KIND:
+    elif kind == _SWEEP and content.get("kind") == KIND:
         step = "One job runs with `mptj run FILE`; a sweep has it below spec.job."
     return InvalidSpec(field, f"apiVersion and kind are {given}", expected=f"{API_VERSION!r}, {kind!r}", next_step=step)

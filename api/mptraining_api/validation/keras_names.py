@@ -104,13 +104,13 @@ def _check_nested(value: object, field: str, generation: Generation) -> Iterator
     key = "class_name" if "class_name" in value else "className"
     name = value.get(key)
     if not isinstance(name, str) or not set(value) <= _CLASS_KEYS:
-        for each, inner in value.items():
-            yield from _check_nested(inner, f"{field}.{each}", generation)
+        for key, inner in value.items():
+            yield from _check_nested(inner, f"{field}.{key}", generation)
         return
     kinds: tuple[Kind, ...] = ("schedules", "losses", "metrics", "optimizers")
     if not _is_own(name) and not any(name in table()[generation].names[kind] for kind in kinds):
         hints = (nearest_name(kind, name, generation) for kind in kinds)
-        yield _problem("schedules", name, f"{field}.{key}", generation, next((each for each in hints if each), None))
+        yield _problem("schedules", name, f"{field}.{key}", generation, next((hint for hint in hints if hint), None))
     yield from _check_nested(value.get("config"), f"{field}.config", generation)
 
 

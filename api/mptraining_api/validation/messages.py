@@ -48,18 +48,18 @@ def invalid_fields(
     """Return every invalid field of `document`, which `model` refused with `error`, each once."""
     details = error.errors(include_url=False)
     schema = _schema_of(model)
-    found: dict[FieldPath, InvalidField] = {}
+    invalid: dict[FieldPath, InvalidField] = {}
     misspelled: set[FieldPath] = set()
     for detail in details:
         path = _path(document, detail["loc"], missing=detail["type"] == "missing")
         refusal = (detail.get("ctx") or {}).get("error")
         if isinstance(refusal, InvalidValue):
-            for each in (refusal, *refusal.also):
-                inner = (*path, *each.path)
+            for wrong in (refusal, *refusal.also):
+                inner = (*path, *wrong.path)
                 problem = InvalidSpec(
-                    field_text(inner, where), each.found, expected=each.expected, next_step=each.next_step
+                    field_text(inner, where), wrong.found, expected=wrong.expected, next_step=wrong.next_step
                 )
-                found.setdefault(inner, InvalidField(inner, problem))
+                invalid.setdefault(inner, InvalidField(inner, problem))
             continue
         if detail["type"] == "extra_forbidden":
             problem, meant = _unknown(schema, path, value_at(document, path), where)
@@ -68,9 +68,9 @@ def invalid_fields(
             problem = InvalidSpec(field_text(path, where), "missing", next_step="Add this field; it has no default.")
         else:
             problem = _invalid(schema, path, detail, where)
-        found.setdefault(path, InvalidField(path, problem))
+        invalid.setdefault(path, InvalidField(path, problem))
     # A misspelled field also makes the intended one missing; the misspelling is the mistake to report.
-    return [each for each in found.values() if not (each.problem.found == "missing" and each.path in misspelled)]
+    return [field for field in invalid.values() if not (field.problem.found == "missing" and field.path in misspelled)]
 
 
 def _path(document: object, location: Sequence[int | str], *, missing: bool) -> FieldPath:
@@ -162,7 +162,7 @@ class _Schema:
     def options_at(self, path: FieldPath) -> list[str]:
         """Return the values of an enumeration at `path`."""
         node = self._at(path)
-        return [str(each) for each in node.get("enum", [node["const"]] if "const" in node else [])]
+        return [str(value) for value in node.get("enum", [node["const"]] if "const" in node else [])]
 
     def places_of(self, name: str) -> list[str]:
         """Return the sections that have a field of this name, the nearest to the root first."""

@@ -40,7 +40,7 @@ class InvalidJobFile(InvalidSpec):
     """All mistakes of a job file, or of a file of settings, in the order of their lines."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(sorted(mistakes, key=lambda each: each.line or 0))
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line or 0))
         first = self.mistakes[0].problem
         super().__init__(first.where, first.found, expected=first.expected, next_step=first.next_step)
 
@@ -49,7 +49,7 @@ class InvalidJobFile(InvalidSpec):
 
     def without_file(self) -> InvalidJobFile:
         """Return the mistakes without file and lines, for a document that the user did not write as a file."""
-        return InvalidJobFile([Mistake("", None, each.problem) for each in self.mistakes])
+        return InvalidJobFile([Mistake("", None, mistake.problem) for mistake in self.mistakes])
 
     def renamed(self, name: Callable[[Place], str | Place]) -> Self:
         for mistake in self.mistakes:
@@ -57,7 +57,7 @@ class InvalidJobFile(InvalidSpec):
         return self
 
     def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {each}" for each in self.mistakes]
+        return [f"{type(self).__name__}: {mistake}" for mistake in self.mistakes]
 
 
 # The place of a value in a document: names of fields and indices of lists.

@@ -128,8 +128,8 @@ def _range(value: object) -> str:
     """Return the range of workers that {min: 2, max: 8} or text such as 2-8 means; empty for other values."""
     if isinstance(value, dict):
         return f"{{min: {value.get('min', 1)}, max: {value.get('max', 2)}}}"
-    found = re.fullmatch(r"\s*(\d+)\s*(?:-|:|,|\.\.|to)\s*(\d+)\s*", value) if isinstance(value, str) else None
-    return f"{{min: {found[1]}, max: {found[2]}}}" if found else ""
+    bounds = re.fullmatch(r"\s*(\d+)\s*(?:-|:|,|\.\.|to)\s*(\d+)\s*", value) if isinstance(value, str) else None
+    return f"{{min: {bounds[1]}, max: {bounds[2]}}}" if bounds else ""
 
 
 def _elastic(value: object) -> str:

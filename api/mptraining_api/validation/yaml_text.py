@@ -50,7 +50,7 @@ class YamlDocument:
 
     def located(self, problems: Iterable[Problem]) -> InvalidJobFile:
         """Return the error that reports these problems with their lines."""
-        return InvalidJobFile([Mistake(self.file, self.line(each.where), each) for each in problems])
+        return InvalidJobFile([Mistake(self.file, self.line(problem.where), problem) for problem in problems])
 
 
 def read_text(path: Path | str, *, expected: str) -> str:
@@ -95,10 +95,10 @@ def read_yaml(text: str, *, file: str) -> list[YamlDocument]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else json.dumps(key, default=str): _plain(each) for key, each in value.items()
+            key if isinstance(key, str) else json.dumps(key, default=str): _plain(item) for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if value is None or isinstance(value, (str, bool, int, float)) else str(value)
 
 
@@ -117,8 +117,8 @@ class _Walk:
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
         if level > _MOST_LEVELS:
-            found = InvalidSpec(field_text(path), f"more than {_MOST_LEVELS} levels of nesting")
-            raise InvalidJobFile([Mistake(self._file, line, found)])
+            problem = InvalidSpec(field_text(path), f"more than {_MOST_LEVELS} levels of nesting")
+            raise InvalidJobFile([Mistake(self._file, line, problem)])
         if isinstance(node, MappingNode):
             for key, value, name in self._entries(node, path):
                 self.lines[(*path, name)] = key.start_mark.line + 1
@@ -134,22 +134,22 @@ class _Walk:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key.value, str):
-                found = InvalidSpec(
+                problem = InvalidSpec(
                     field_text(path) or "this document",
                     "a list or a mapping as the name of a field",
                     expected="a text",
                     next_step="Look at the brackets, braces and question marks here.",
                 )
-                raise InvalidJobFile([Mistake(self._file, line, found)])
+                raise InvalidJobFile([Mistake(self._file, line, problem)])
             name = str(key.value)
             if name in first and name != "<<":
-                found = InvalidSpec(
+                problem = InvalidSpec(
                     field_text((*path, name)),
                     f"given twice, first on line {first[name]}",
                     expected="each field once",
                     next_step="Remove one of the two, or join them.",
                 )
-                self.duplicates.append(Mistake(self._file, line, found))
+                self.duplicates.append(Mistake(self._file, line, problem))
             first.setdefault(name, line)
             yield key, value, name
 

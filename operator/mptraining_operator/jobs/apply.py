@@ -156,8 +156,8 @@ class Applier:
             case actions.LeaveQueue():
                 return self._delete(snapshot, BATCH_JOBS, action.queue_job, action.uid, "Background")
             case actions.JoinQueue():
-                place = f"Job {names.queue_job(snapshot.key.name)}"
-                return self._creating(place, snapshot, lambda: self._join_queue(action, snapshot))
+                name = f"Job {names.queue_job(snapshot.key.name)}"
+                return self._creating(name, snapshot, lambda: self._join_queue(action, snapshot))
             case actions.ReportToQueue():
                 return self._report_to_queue(action, snapshot)
 

@@ -67,9 +67,9 @@ def create_child(
     except ApiProblem as problem:
         if problem.status in (403, 409) and not problem.namespace_terminating:
             # An exhausted quota may return 403 for an object that exists.
-            found = _existing(cluster, resource, owner, name, child)
-            if found is not None:
-                return found
+            stored = _existing(cluster, resource, owner, name, child)
+            if stored is not None:
+                return stored
             if problem.status == 409:
                 # The object was deleted between the two calls.
                 raise
@@ -106,10 +106,10 @@ def refusal_kind(problem: ApiProblem) -> Kind:
 
 def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, child: str) -> Raw | None:
     """Return the job's object of that name, or None. Raises NotCreated for another owner's or a deleting object."""
-    found = cluster.get_if_exists(resource, owner.namespace, name)
-    if found is None:
+    stored = cluster.get_if_exists(resource, owner.namespace, name)
+    if stored is None:
         return None
-    metadata = found["metadata"]
+    metadata = stored["metadata"]
     references = metadata.get("ownerReferences", ())
     controller: Raw = next((reference for reference in references if reference.get("controller")), {})
     # The Job of a queue may control the Indexed Jobs of the job.
@@ -117,7 +117,7 @@ def _existing(cluster: Cluster, resource: Resource, owner: Owner, name: str, chi
     if controller.get("uid") == owner.uid or queued:
         if "deletionTimestamp" in metadata:
             raise NotCreated("NameTaken", child, "it is being deleted and will be created again afterwards")
-        return found
+        return stored
     kind = controller.get("kind")
     if kind in (KIND, SWEEP_KIND):
         message = f"it belongs to an earlier {kind} {controller.get('name')!r} and is being deleted"
@@ -142,9 +142,9 @@ def read_job_file(cluster: Cluster, snapshot: Snapshot) -> str:
     Raises NotCreated for another text, and for one that this version cannot read, and ApiProblem.
     """
     name = config_map_name(snapshot.key.name)
-    found = cluster.get_if_exists(CONFIG_MAPS, snapshot.key.namespace, name) or {}
-    references = found.get("metadata", {}).get("ownerReferences", ())
-    text = str(found.get("data", {}).get(JOB_FILE, ""))
+    stored = cluster.get_if_exists(CONFIG_MAPS, snapshot.key.namespace, name) or {}
+    references = stored.get("metadata", {}).get("ownerReferences", ())
+    text = str(stored.get("data", {}).get(JOB_FILE, ""))
     if not text or snapshot.uid not in [reference.get("uid") for reference in references]:
         return ""
     expected = snapshot.status.job_digest if snapshot.status else None

@@ -62,18 +62,18 @@ class NamespaceObjects:
             if problem.status != 409:
                 raise
             conflict = problem
-        found: Raw = self._cluster.get(resource, namespace, name)
-        if _same(found, body):
+        stored: Raw = self._cluster.get(resource, namespace, name)
+        if _same(stored, body):
             return
-        if found["metadata"].get("labels", {}).get(names.MANAGED_BY) != names.OPERATOR:
+        if stored["metadata"].get("labels", {}).get(names.MANAGED_BY) != names.OPERATOR:
             message = f"{body['kind']} {name} exists already and is not the operator's. Delete or rename it"
             raise ApiProblem(409, "AlreadyExists", message) from conflict
         _log.warning("%s %s/%s was changed by another client and is repaired", body["kind"], namespace, name)
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        version = {"resourceVersion": stored["metadata"]["resourceVersion"]}
         self._cluster.replace(resource, namespace, name, {**body, "metadata": {**body["metadata"], **version}})
 
 
-def _same(found: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+def _same(stored: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
     """Return whether the object is as the operator writes it."""
-    spec, wanted = found.get("spec", {}), body["spec"]
-    return all(spec.get(field) == wanted.get(field) for field in _COMPARED)
+    spec, written = stored.get("spec", {}), body["spec"]
+    return all(spec.get(field) == written.get(field) for field in _COMPARED)

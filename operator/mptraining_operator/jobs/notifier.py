@@ -44,10 +44,10 @@ def occasions(status: JobStatus, record: EventRecord) -> set[str]:
     if record.reason not in (cause, _RESTARTING):
         return set()
     stalled = [attempt for attempt in status.attempts or () if attempt.outcome == NO_PROGRESS.reason]
-    found = {"NoProgress"} if cause == NO_PROGRESS.reason and len(stalled) == 1 else set()
+    ended = {"NoProgress"} if cause == NO_PROGRESS.reason and len(stalled) == 1 else set()
     if is_true(status, "Finished"):
-        found.add("Complete" if status.phase == Phase.SUCCEEDED else "Failed")
-    return found
+        ended.add("Complete" if status.phase == Phase.SUCCEEDED else "Failed")
+    return ended
 
 
 class Notifier:

@@ -73,14 +73,14 @@ def status_changes(action: ReportToQueue, now: float) -> dict[str, Any]:
     at = format_time(max(now, action.started or now))
     changes["conditions"] = [
         {
-            "type": each,
+            "type": kind,
             "status": "True",
             "reason": action.reason,
             "message": truncated(action.message),
             "lastProbeTime": at,
             "lastTransitionTime": at,
         }
-        for each in (first, action.ended)
+        for kind in (first, action.ended)
     ]
     changes["uncountedTerminatedPods"] = {}
     if action.ended == "Complete":

@@ -63,7 +63,7 @@ def issue_certificate(names: tuple[str, ...], now: float) -> Certificate:
         # Pods trust it as it is; it signs no other certificate.
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -107,18 +107,18 @@ def read_certificate(secret: Mapping[str, Any]) -> Certificate:
     """Return the certificate in a Secret from the API server. Raises InvalidCertificate."""
     data = secret.get("data") or {}
     try:
-        found = Certificate(base64.b64decode(data[_CERT]), base64.b64decode(data[_KEY]))
-        server_context(found)
+        pair = Certificate(base64.b64decode(data[_CERT]), base64.b64decode(data[_KEY]))
+        server_context(pair)
         # Pods trust nothing but the certificate itself.
-        certificate = x509.load_pem_x509_certificate(found.cert_pem)
+        certificate = x509.load_pem_x509_certificate(pair.cert_pem)
         certificate.verify_directly_issued_by(certificate)
     except (KeyError, ValueError, OSError, InvalidSignature) as error:
-        name = "/".join(str(secret.get("metadata", {}).get(each)) for each in ("namespace", "name"))
+        name = "/".join(str(secret.get("metadata", {}).get(field)) for field in ("namespace", "name"))
         raise InvalidCertificate(
             f"the Secret {name} has no self-signed certificate with its key ({error}): "
             "delete it, and the operator creates another one"
         ) from None
-    return found
+    return pair
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:

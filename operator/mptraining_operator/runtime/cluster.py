@@ -107,14 +107,14 @@ class Cluster:
         try:
             if resource.group:
                 groups = self._send("GET", "/apis").get("groups", ())
-                if resource.group not in [each["name"] for each in groups]:
+                if resource.group not in [group["name"] for group in groups]:
                     return False
-            found = self._send("GET", resource.prefix).get("resources", ())
+            resources = self._send("GET", resource.prefix).get("resources", ())
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
             return False
-        return resource.plural in [each["name"] for each in found]
+        return resource.plural in [served["name"] for served in resources]
 
     def pages(
         self, resource: Resource, namespace: str | None, **selectors: str

@@ -88,7 +88,7 @@ class KopfStreams:
 
     async def _watch(self, namespace: str | None) -> None:
         pause = FIRST_PAUSE
-        place = f"in namespace {namespace}" if namespace else "of all namespaces"
+        scope = f"in namespace {namespace}" if namespace else "of all namespaces"
         while not self._stopping.is_set():
             began, end = self._clock(), asyncio.Event()
             try:
@@ -96,7 +96,7 @@ class KopfStreams:
             except Exception as error:  # noqa: BLE001 - kopf is started again after any error
                 ran = True
                 pause = FIRST_PAUSE if self._clock() - began > 60 else min(2 * pause, LONGEST_PAUSE)
-                _log.warning("the watches of kopf %s ended and begin again in %.0f s: %s", place, pause, error)
+                _log.warning("the watches of kopf %s ended and begin again in %.0f s: %s", scope, pause, error)
             if self._stopping.is_set():
                 return
             if not end.is_set():
@@ -146,11 +146,11 @@ class KopfStreams:
         return handle
 
 
-def receive(stream: Stream, type: str | None, raw: Any) -> None:
+def receive(stream: Stream, kind: str | None, raw: Any) -> None:
     """Pass an object on, of a list (None) or a watch; one malformed object must not stop the watch."""
     try:
         received = stream.of_mapping(raw)
-        if type == "DELETED":
+        if kind == "DELETED":
             stream.remove(received)
         else:
             stream.put(received)

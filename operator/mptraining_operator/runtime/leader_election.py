@@ -53,14 +53,14 @@ class LeaseAction(Enum):
 def observe(before: ObservedLease | None, raw: Mapping[str, Any], now: float) -> ObservedLease:
     """Return the observed Lease, with `changed` of `before` if its version is the same."""
     spec = raw.get("spec") or {}
-    found = ObservedLease(
+    observed = ObservedLease(
         holder=spec.get("holderIdentity") or "",
         duration=float(spec.get("leaseDurationSeconds") or 0),
         version=str(raw["metadata"].get("resourceVersion", "")),
         changed=now,
         transitions=int(spec.get("leaseTransitions") or 0),
     )
-    return replace(found, changed=before.changed) if before and before.version == found.version else found
+    return replace(observed, changed=before.changed) if before and before.version == observed.version else observed
 
 
 def next_action(seen: ObservedLease | None, identity: str, now: float, duration: float) -> LeaseAction:
@@ -231,9 +231,9 @@ class LeaseKeeper:
         return True
 
     def _read(self, began: float) -> None:
-        found = self.cluster.get_if_exists(LEASES, self.identity.namespace, self.settings.name)
-        self._raw = found or {"metadata": {"name": self.settings.name, "namespace": self.identity.namespace}}
-        self._seen = observe(self._seen, found, began) if found else None
+        lease = self.cluster.get_if_exists(LEASES, self.identity.namespace, self.settings.name)
+        self._raw = lease or {"metadata": {"name": self.settings.name, "namespace": self.identity.namespace}}
+        self._seen = observe(self._seen, lease, began) if lease else None
 
     def _advance(self, began: float) -> None:
         move = next_action(self._seen, self.identity.name, began, self.settings.duration_seconds)

@@ -108,10 +108,10 @@ class StoredSweep:
         return (self.uid, self.generation, self.deleting, self.paused, self.spec, self.status)
 
 
-def parse(found: Sweep) -> StoredSweep:
+def parse(sweep: Sweep) -> StoredSweep:
     """Parse a sweep as its stream decodes it. Raises msgspec.ValidationError if its status is no status at all."""
-    metadata = found.metadata
-    status = bytes(found.status)
+    metadata = sweep.metadata
+    status = bytes(sweep.status)
     summary = _SUMMARY.decode(status)
     return StoredSweep(
         key=Key(sys.intern(metadata.namespace), metadata.name),
@@ -121,7 +121,7 @@ def parse(found: Sweep) -> StoredSweep:
         created=optional_time(metadata.creation_timestamp) or 0.0,
         deleting=metadata.deletion_timestamp is not None,
         paused=is_paused({PAUSED: metadata.annotations.paused}),
-        spec=bytes(found.spec),
+        spec=bytes(sweep.spec),
         status=status,
         phase=sys.intern(summary.phase),
         trials=MappingProxyType({state: getattr(summary, state.lower()) for state in TRIAL_STATES}),
@@ -161,11 +161,11 @@ class SweepCache:
     def remove(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted sweep; an earlier or later sweep of the same name is kept. Return whether it was known."""
         with self._lock:
-            found = self._sweeps.get(key)
-            if found is None or found.uid != uid:
+            sweep = self._sweeps.get(key)
+            if sweep is None or sweep.uid != uid:
                 self._versions.remove(uid, version)
                 return False
-            self._forget(found, version)
+            self._forget(sweep, version)
             return True
 
     def get(self, key: Key) -> StoredSweep | None:
@@ -190,13 +190,13 @@ class SweepCache:
 
     def by_phase(self) -> Mapping[str, int]:
         """Return the number of sweeps by phase; a sweep without a phase counts as Pending."""
-        return Counter(each.phase or "Pending" for each in self.sweeps())
+        return Counter(sweep.phase or "Pending" for sweep in self.sweeps())
 
     def trials_by_state(self) -> Mapping[str, int]:
         """Return the number of trials of all sweeps by state, as their statuses count them."""
         total: Counter[str] = Counter()
-        for each in self.sweeps():
-            total.update(each.trials)
+        for sweep in self.sweeps():
+            total.update(sweep.trials)
         return total
 
     def _forget(self, sweep: StoredSweep, version: int) -> None:

@@ -47,7 +47,7 @@ _POD = msgspec.json.Decoder(api_objects.Pod)
 def trial_job(job: StoredJob) -> TrialJob:
     """Return the observed job without its metrics."""
     status = _STATUS.decode(job.status)
-    conditions = {each.type: each for each in status.conditions}
+    conditions = {condition.type: condition for condition in status.conditions}
     state: JobState = "Running" if job.phase in _RUNNING else "Pending"
     message, infrastructure = "", False
     if job.ended:
@@ -90,8 +90,8 @@ def final_metrics(cluster: Cluster, job: StoredJob) -> Mapping[str, float]:
 
 def _reported(progress: bytes) -> Mapping[str, float]:
     try:
-        found = _PROGRESS.decode(progress) if progress else _Progress()
-        return rounded({each.name: float(each.value) for each in found.metrics})
+        reported = _PROGRESS.decode(progress) if progress else _Progress()
+        return rounded({metric.name: float(metric.value) for metric in reported.metrics})
     except (msgspec.ValidationError, ValueError):
         # A progress that was edited by hand is no measurement.
         return _NO_METRICS
@@ -109,7 +109,7 @@ class ObservedJobs:
 
         A job that is being deleted before its end counts as deleted.
         """
-        found = {}
+        refusals = {}
         for job in jobs:
             if job.deleting and not job.ended:
                 continue
@@ -122,8 +122,8 @@ class ObservedJobs:
                 if job.uid not in self._metrics:
                     self._metrics[job.uid] = final_metrics(cluster, job)
                 seen = replace(seen, metrics=self._metrics[job.uid])
-            found[name] = seen
+            refusals[name] = seen
         kept = {job.uid for job in jobs if job.key.name in undecided}
         self._metrics = {uid: metrics for uid, metrics in self._metrics.items() if uid in kept}
-        self._parsed = {name: self._parsed[name] for name in found}
-        return found
+        self._parsed = {name: self._parsed[name] for name in refusals}
+        return refusals

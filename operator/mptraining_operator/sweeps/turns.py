@@ -70,18 +70,18 @@ class Turns:
                 mine.asked = now
                 return 0
             others = [
-                (uid, each)
-                for uid, each in self._contenders.items()
+                (uid, contender)
+                for uid, contender in self._contenders.items()
                 if uid != sweep.uid
-                and each.key.namespace == namespace
-                and each.asked is not None
-                and now < each.asked + _FORGOTTEN
+                and contender.key.namespace == namespace
+                and contender.asked is not None
+                and now < contender.asked + _FORGOTTEN
             ]
-            first = min((self._rank(uid, each) for uid, each in others), default=None)
+            first = min((self._rank(uid, contender) for uid, contender in others), default=None)
             if first is not None and first < self._rank(sweep.uid, mine):
                 mine.asked = now
-                for _, each in others:
-                    self.wake_sweep(each.key)
+                for _, contender in others:
+                    self.wake_sweep(contender.key)
                 return 0
             return 1 if others else free // need
 
@@ -109,10 +109,10 @@ class Turns:
     def _free(self, namespace: str) -> int:
         """Return the workers that no job has or will take: a trial that was created has none before it starts."""
         promised = 0
-        for uid, each in self._contenders.items():
-            if each.key.namespace == namespace:
+        for uid, contender in self._contenders.items():
+            if contender.key.namespace == namespace:
                 live, counted = self.jobs.trial_workers(namespace, uid)
-                promised += max(0, live * each.need - counted)
+                promised += max(0, live * contender.need - counted)
         return (self.most or 0) - self.jobs.workers_of(namespace) - promised
 
     def _leave_to_jobs(self, namespace: str) -> bool:

@@ -37,7 +37,9 @@ def earliest_deadline(
 
 
 def _first(*deadlines: Deadline | None) -> Deadline | None:
-    return min((each for each in deadlines if each is not None), key=lambda each: each.at, default=None)
+    return min(
+        (deadline for deadline in deadlines if deadline is not None), key=lambda deadline: deadline.at, default=None
+    )
 
 
 def _pending(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob | None, why: str) -> Deadline | None:

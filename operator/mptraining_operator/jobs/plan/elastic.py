@@ -66,10 +66,10 @@ def largest(sizes: Sequence[int], most: int) -> int | None:
 
 def most_allowed(snapshot: Snapshot, sizes: Sequence[int]) -> int:
     """Return the number of workers up to which the administrator's limits and the queue leave workers."""
-    limits, place = snapshot.limits.jobs, snapshot.queue_job
+    limits, queue_job = snapshot.limits.jobs, snapshot.queue_job
     left = None if limits.workers_per_namespace is None else limits.workers_per_namespace - snapshot.other_workers
     # A queue may admit a part of the workers, and adds none to them later.
-    queued = None if place is None or place.suspended else place.parallelism
+    queued = None if queue_job is None or queue_job.suspended else queue_job.parallelism
     return min(most for most in (sizes[-1], limits.workers_per_job, left, queued) if most is not None)
 
 
@@ -86,13 +86,13 @@ def next_size(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus) -> in
     """Return the number of workers of the next attempt: the smallest size if the limits leave workers for none."""
     before = conditions.current_attempt(status)
     if before is None or before.outcome in _STARTS_AFRESH or not held(status):
-        wanted = sizes[-1]
+        size = sizes[-1]
     elif resized_to(status) is not None:
-        wanted = resized_to(status) or sizes[-1]
+        size = resized_to(status) or sizes[-1]
     else:
         more = snapshot.probe.ready if snapshot.probe else 0
-        wanted = (before.workers or sizes[-1]) + more
-    return largest(sizes, min(wanted, most_allowed(snapshot, sizes))) or sizes[0]
+        size = (before.workers or sizes[-1]) + more
+    return largest(sizes, min(size, most_allowed(snapshot, sizes))) or sizes[0]
 
 
 def resized_to(status: JobStatus) -> int | None:
@@ -218,25 +218,25 @@ def _resized(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, res
     return end.with_end(snapshot, status, record, wake_at=now, restart=outcome.reason)
 
 
-def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
+def with_size(decided: Plan, snapshot: Snapshot, now: float) -> Plan:
     """Return the plan with the end of an attempt that cannot be placed as a whole, or that can grow: the next one has
     another number of workers. Otherwise with the creation or deletion of the probe, and the time of the next decision.
     """
-    status, probe = found.status or snapshot.status, snapshot.probe
+    status, probe = decided.status or snapshot.status, snapshot.probe
     if status is None:
-        return found
+        return decided
     size = Size(keep=keeps_probe(status))
     actions: tuple[Action, ...] = ()
     attempt = conditions.current_attempt(status)
     elastic = snapshot.job is not None and snapshot.job.spec.elastic is not None
     over = attempt is None or attempt.outcome is not None or conditions.is_true(status, "Finished")
     if elastic and attempt is not None and not over:
-        text = found.job_text or snapshot.lookups.job_text
+        text = decided.job_text or snapshot.lookups.job_text
         if not text:
             # It was not read yet, or is lost, so that the next attempt resolves the spec.
             read = ReadJobFile()
-            known = text is not None or read in found.actions
-            return found if known else replace(found, actions=(*found.actions, read))
+            known = text is not None or read in decided.actions
+            return decided if known else replace(decided, actions=(*decided.actions, read))
         job, batch_job = ResolvedJob.read(text), snapshot.batch_job(attempt.number)
         size = decide(possible_workers(job), snapshot, status, batch_job, now) if batch_job else Size()
         if size.resize is not None and batch_job is not None:
@@ -246,7 +246,7 @@ def with_size(found: Plan, snapshot: Snapshot, now: float) -> Plan:
     if probe is not None and not size.keep and not probe.deleting:
         # In the foreground: it exists until its machines are free.
         actions = (EndAttempt(probe.name, probe.uid),)
-    wakes = [at for at in (found.wake_at, size.wake_at) if at is not None]
-    if not actions and min(wakes, default=None) == found.wake_at:
-        return found
-    return replace(found, actions=(*found.actions, *actions), wake_at=min(wakes, default=None))
+    wakes = [at for at in (decided.wake_at, size.wake_at) if at is not None]
+    if not actions and min(wakes, default=None) == decided.wake_at:
+        return decided
+    return replace(decided, actions=(*decided.actions, *actions), wake_at=min(wakes, default=None))

@@ -57,8 +57,8 @@ def sentence(message: str) -> str:
 def of_refusal(message: str, namespace: str) -> str:
     """Return the next step for a child or a pod that the API server refuses."""
     if missing := _MUST_SPECIFY.search(message):
-        found = sorted(set(_NAMES.findall(missing[1])))
-        fields = " and ".join(f"{_FIELD}.{name}" for name in found) or _FIELD
+        resources = sorted(set(_NAMES.findall(missing[1])))
+        fields = " and ".join(f"{_FIELD}.{name}" for name in resources) or _FIELD
         return f"Write {fields}: the quota requires it of every container."
     if below := _LIMIT_BELOW_REQUEST.search(message):
         return (

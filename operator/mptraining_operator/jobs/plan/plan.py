@@ -28,15 +28,15 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     if queue_job.managed_elsewhere(snapshot):
         # Nothing but its ttlSecondsAfterFinished.
         return suspend_and_cleanup.clean_up_finished(snapshot, status, now) or Plan()
-    found = next((result for policy in POLICIES if (result := policy(snapshot, status, now)) is not None), Plan())
+    decided = next((result for policy in POLICIES if (result := policy(snapshot, status, now)) is not None), Plan())
     if snapshot.job is not None:
         # For an edit that needs no other write, as spec.runPolicy.suspend of a finished job: kstatus waits for it.
-        observed = conditions.with_generation_observed(found.status or status, snapshot.generation)
-        found = replace(found, status=observed)
-    if found.status == status:
-        found = replace(found, status=None)
-    found = _with_deletions(elastic.with_size(found, snapshot, now), snapshot, now)
-    return queue_job.with_queue_report(found, snapshot, now)
+        observed = conditions.with_generation_observed(decided.status or status, snapshot.generation)
+        decided = replace(decided, status=observed)
+    if decided.status == status:
+        decided = replace(decided, status=None)
+    decided = _with_deletions(elastic.with_size(decided, snapshot, now), snapshot, now)
+    return queue_job.with_queue_report(decided, snapshot, now)
 
 
 def _finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -66,11 +66,11 @@ POLICIES: tuple[Policy, ...] = (
 )
 
 
-def _with_deletions(found: Plan, snapshot: Snapshot, now: float) -> Plan:
+def _with_deletions(decided: Plan, snapshot: Snapshot, now: float) -> Plan:
     orphans = suspend_and_cleanup.orphans(snapshot, now)
     deletions = (*orphans.actions, *suspend_and_cleanup.delete_old_attempts(snapshot))
-    more = tuple(deletion for deletion in deletions if deletion not in found.actions)
+    more = tuple(deletion for deletion in deletions if deletion not in decided.actions)
     if not more and orphans.wake_at is None:
-        return found
-    wakes = [at for at in (found.wake_at, orphans.wake_at) if at is not None]
-    return replace(found, actions=(*found.actions, *more), wake_at=min(wakes, default=None))
+        return decided
+    wakes = [at for at in (decided.wake_at, orphans.wake_at) if at is not None]
+    return replace(decided, actions=(*decided.actions, *more), wake_at=min(wakes, default=None))

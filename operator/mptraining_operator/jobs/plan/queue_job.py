@@ -42,30 +42,32 @@ def managed_elsewhere(snapshot: Snapshot) -> bool:
 
 def admitted(snapshot: Snapshot) -> Admitted | None:
     """Return the job's place in its queue; None before its admission, and for a job or an attempt without one."""
-    found = snapshot.queue_job
-    if found is None or found.inactive or found.placement is None or snapshot.queue_name is None:
+    queue_job = snapshot.queue_job
+    if queue_job is None or queue_job.inactive or queue_job.placement is None or snapshot.queue_name is None:
         return None
-    return Admitted(found.name, found.uid, found.placement)
+    return Admitted(queue_job.name, queue_job.uid, queue_job.placement)
 
 
 def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
     """Return the plan that queues the job for the machine of its next attempt, or None if that may start."""
     if snapshot.queue_name is None:
         return None
-    found = snapshot.queue_job
-    other = found is not None and (found.machine != start.machine or _edited(snapshot, status, start, found))
+    queue_job = snapshot.queue_job
+    other = queue_job is not None and (
+        queue_job.machine != start.machine or _edited(snapshot, status, start, queue_job)
+    )
     if admitted(snapshot) and not other:
         return None
-    if found is None and snapshot.lookups.refusal is not None:
+    if queue_job is None and snapshot.lookups.refusal is not None:
         return _refused(snapshot, status, start, snapshot.lookups.refusal, now)
     actions: tuple[Action, ...] = ()
     wake: float | None = None
-    if found is None:
+    if queue_job is None:
         actions = (JoinQueue(start, _digest(snapshot, start)),)
-    elif (found.ended or other) and not found.deleting:
+    elif (queue_job.ended or other) and not queue_job.deleting:
         # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
-        actions = (LeaveQueue(found.name, found.uid),)
-    elif not found.deleting and (due := machines.queue_deadline(snapshot, status, found)) is not None:
+        actions = (LeaveQueue(queue_job.name, queue_job.uid),)
+    elif not queue_job.deleting and (due := machines.queue_deadline(snapshot, status, queue_job)) is not None:
         wake = due.at
         if now >= due.at:
             return _given_up(snapshot, status, start, due.message, now)
@@ -76,14 +78,14 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     return Plan(status=after, actions=actions, wake_at=wake)
 
 
-def _edited(snapshot: Snapshot, status: JobStatus, start: StartAttempt, place: SeenBatchJob) -> bool:
+def _edited(snapshot: Snapshot, status: JobStatus, start: StartAttempt, queue_job: SeenBatchJob) -> bool:
     """Return whether the job asks for something else than it queued with; its spec may change until its first attempt.
 
     A place without a digest is of an earlier version of the operator.
     """
-    if status.current_attempt or not place.queue_digest:
+    if status.current_attempt or not queue_job.queue_digest:
         return False
-    return place.queue_digest != _digest(snapshot, start)
+    return queue_job.queue_digest != _digest(snapshot, start)
 
 
 def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
@@ -98,12 +100,12 @@ def _digest(snapshot: Snapshot, start: StartAttempt) -> str:
 
 def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal: Refusal, now: float) -> Plan:
     """Create the queue's Job again later that the API server rejected; fail a job of which it can never be created."""
-    found = waiting.refused(refusal, Phase.QUEUED, snapshot.key.namespace)
+    wait = waiting.refused(refusal, Phase.QUEUED, snapshot.key.namespace)
     if refusal.kind == "Invalid":
         if start.number > (status.current_attempt or 0):
             status = conditions.with_attempt_started(status, start, now, snapshot.generation)
-        return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
-    waits = waiting.with_wait(snapshot, status, found, now, "Warning")
+        return charge_budget(snapshot, status, outcomes.INVALID_SPEC, wait.message, now)
+    waits = waiting.with_wait(snapshot, status, wait, now, "Warning")
     status = (waits.status or status).model_copy(update={"workers": start.attempt_job.workers})
     again = waiting.retry_at(refusal, snapshot.created)
     actions = (JoinQueue(start, _digest(snapshot, start)),) if now >= again else ()
@@ -112,10 +114,10 @@ def _refused(snapshot: Snapshot, status: JobStatus, start: StartAttempt, refusal
 
 def leave(snapshot: Snapshot) -> tuple[Action, ...]:
     """Return the action by which a job without live pods gives up its place; empty without one."""
-    place = snapshot.queue_job
-    if place is None or place.deleting or snapshot.probe is not None:
+    queue_job = snapshot.queue_job
+    if queue_job is None or queue_job.deleting or snapshot.probe is not None:
         return ()
-    return (LeaveQueue(place.name, place.uid),)
+    return (LeaveQueue(queue_job.name, queue_job.uid),)
 
 
 def _given_up(snapshot: Snapshot, status: JobStatus, start: StartAttempt, message: str, now: float) -> Plan:
@@ -142,8 +144,8 @@ def _with_queued(snapshot: Snapshot, status: JobStatus, now: float) -> JobStatus
 
 
 def _message(snapshot: Snapshot) -> str:
-    place = f"kubectl get workloads --namespace {snapshot.key.namespace}"
-    return f"waiting for the queue {snapshot.queue_name!r} to admit the job; its place there: {place}"
+    command = f"kubectl get workloads --namespace {snapshot.key.namespace}"
+    return f"waiting for the queue {snapshot.queue_name!r} to admit the job; its place there: {command}"
 
 
 def preempted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -152,8 +154,8 @@ def preempted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     batch_job = snapshot.batch_job(attempt.number) if attempt else None
     if attempt is None or attempt.outcome or batch_job is None or not batch_job.queue_uid:
         return None
-    place = admitted(snapshot)
-    if batch_job.ended or (place is not None and place.uid == batch_job.queue_uid):
+    queue_job = admitted(snapshot)
+    if batch_job.ended or (queue_job is not None and queue_job.uid == batch_job.queue_uid):
         return None
     message = f"the machines were preempted: {_message(snapshot)}"
     status = with_uncharged_end(snapshot, status, batch_job, outcomes.QUEUE_PREEMPTED, message, now)
@@ -162,56 +164,56 @@ def preempted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     return Plan(status=_with_queued(snapshot, status, now), actions=actions, event_records=(record,))
 
 
-def with_queue_report(found: Plan, snapshot: Snapshot, now: float) -> Plan:
+def with_queue_report(decided: Plan, snapshot: Snapshot, now: float) -> Plan:
     """Add what the plan's status means for the job's place in its queue."""
-    if any(isinstance(each, LeaveQueue) for each in found.actions):
-        return found
-    starts = any(isinstance(each, StartAttempt) for each in found.actions)
-    action = _report(snapshot, found.status or snapshot.status, now, starts=starts)
+    if any(isinstance(action, LeaveQueue) for action in decided.actions):
+        return decided
+    starts = any(isinstance(action, StartAttempt) for action in decided.actions)
+    action = _report(snapshot, decided.status or snapshot.status, now, starts=starts)
     if action is None:
-        return found
+        return decided
     # Before a start: Kueue keeps the quota while pods are active, and a preemption that was not observed is a conflict.
-    return replace(found, actions=(action, *found.actions) if starts else (*found.actions, action))
+    return replace(decided, actions=(action, *decided.actions) if starts else (*decided.actions, action))
 
 
 def _report(snapshot: Snapshot, status: JobStatus | None, now: float, *, starts: bool) -> Action | None:
-    place = snapshot.queue_job
-    if place is None or place.deleting or place.ended or status is None:
+    queue_job = snapshot.queue_job
+    if queue_job is None or queue_job.deleting or queue_job.ended or status is None:
         return None
     # The machines of a probe are a part of the job's quota; its pods are not observed.
     live = not no_live_pods(snapshot) or snapshot.probe is not None
     if conditions.is_true(status, "Finished"):
-        return None if live else _ended(place, status, now)
+        return None if live else _ended(queue_job, status, now)
     never_ran = status.current_attempt is None
     if (snapshot.suspend and not live) or (never_ran and snapshot.queue_name is None):
-        return LeaveQueue(place.name, place.uid)
-    if place.suspended:
+        return LeaveQueue(queue_job.name, queue_job.uid)
+    if queue_job.suspended:
         # Kueue gives the quota to another job when no pod is active: not before the workers have ended.
-        wanted = (place.active if live else 0, 0)
+        counts = (queue_job.active if live else 0, 0)
     else:
         attempt = snapshot.batch_job(status.current_attempt or 0)
         ready = attempt is not None and not attempt.ended and attempt.ready + attempt.succeeded >= attempt.parallelism
         # Also between two attempts, in which the quota stays the job's.
-        ran = live or place.active or starts
-        wanted = (place.parallelism if ran else 0, place.parallelism if ready else 0)
-    if wanted == (place.active, place.ready) or (place.suspended and place.active == wanted[0] == 0):
+        ran = live or queue_job.active or starts
+        counts = (queue_job.parallelism if ran else 0, queue_job.parallelism if ready else 0)
+    if counts == (queue_job.active, queue_job.ready) or (queue_job.suspended and queue_job.active == counts[0] == 0):
         return None
-    started = None if place.suspended else place.started or now
-    return ReportToQueue(place.name, *wanted, started=started, uid=place.uid, version=place.version)
+    started = None if queue_job.suspended else queue_job.started or now
+    return ReportToQueue(queue_job.name, *counts, started=started, uid=queue_job.uid, version=queue_job.version)
 
 
-def _ended(place: SeenBatchJob, status: JobStatus, now: float) -> ReportToQueue:
+def _ended(queue_job: SeenBatchJob, status: JobStatus, now: float) -> ReportToQueue:
     succeeded = conditions.is_true(status, "Complete")
-    found = conditions.condition(status, "Complete" if succeeded else "Failed")
+    condition = conditions.condition(status, "Complete" if succeeded else "Failed")
     return ReportToQueue(
-        place.name,
+        queue_job.name,
         active=0,
         ready=0,
         ended="Complete" if succeeded else "Failed",
-        reason=found.reason if found else "Ended",
-        message=found.message if found else "",
-        workers=place.parallelism if succeeded else 0,
-        started=place.started or now,
-        uid=place.uid,
-        version=place.version,
+        reason=condition.reason if condition else "Ended",
+        message=condition.message if condition else "",
+        workers=queue_job.parallelism if succeeded else 0,
+        started=queue_job.started or now,
+        uid=queue_job.uid,
+        version=queue_job.version,
     )

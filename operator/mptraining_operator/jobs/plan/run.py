@@ -26,7 +26,7 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     first_run: float | None = None
     why = ""
     read: waiting.EventRead | None = None
-    look: float | None = None
+    next_look: float | None = None
     # The pods of a preempted Job are still counted as ready until they terminate.
     preempted = batch_job.suspended and conditions.is_true(status, "Running")
     unready = waiting.pods_do_not_end(snapshot, now)
@@ -39,20 +39,20 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
             first_run = now - snapshot.created
         records = (EventRecord("Running", message),)
     else:
-        found = waiting.waiting_reason(snapshot, batch_job, now)
-        why = f"{found.reason}: {found.message}"
+        wait = waiting.waiting_reason(snapshot, batch_job, now)
+        why = f"{wait.reason}: {wait.message}"
         read = waiting.next_event_read(snapshot, batch_job)
-        look = waiting.next_look(snapshot, batch_job, now)
-        after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, generation)
+        next_look = waiting.next_look(snapshot, batch_job, now)
+        after = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, generation)
         before = conditions.condition(status, "Running")
-        new = before is None or before.reason != found.reason
-        if new and found.reason not in ("Starting", "Queued", waiting.STARTS_SLOWLY):
-            records = (EventRecord(found.reason, found.message, "Warning"),)
+        new = before is None or before.reason != wait.reason
+        if new and wait.reason not in ("Starting", "Queued", waiting.STARTS_SLOWLY):
+            records = (EventRecord(wait.reason, wait.message, "Warning"),)
         if batch_job.suspended:
             # activeDeadlineSeconds does not count the time of a Job that a client suspended.
             after = after.model_copy(update={"start_time": None})
         if preempted and unready is None:
-            records = (EventRecord(found.reason, f"the machines were preempted: {found.message}", "Warning"),)
+            records = (EventRecord(wait.reason, f"the machines were preempted: {wait.message}", "Warning"),)
     kept = _model_waits(snapshot, after)
     if kept is not None:
         before = conditions.condition(status, "Running")
@@ -68,15 +68,15 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         return ending
     creation = pod_group_creation(snapshot, batch_job)
     due = (
-        *(each and each.at for each in times),
+        *(deadline and deadline.at for deadline in times),
         creation,
         None if conditions.is_true(after, "Running") else waiting.unschedulable_at(snapshot, batch_job),
         end_is_due(snapshot, batch_job),
         read and read.at,
-        look,
+        next_look,
         waiting.next_stuck(snapshot, now),
     )
-    wakes = [each for each in due if each and each > now]
+    wakes = [time for time in due if time and time > now]
     return Plan(
         status=None if after == snapshot.status else after,
         actions=(
@@ -105,10 +105,10 @@ def _with_trouble(
     if running is None or running.reason != "Running" or ";" in running.message:
         return status, ()
     killed, (worker, state) = oom_kills(status), waiting.other_container(snapshot, batch_job)
-    found = killed or (f"; in the pod of {worker}, {state}" if state else "")
-    if not found:
+    cause = killed or (f"; in the pod of {worker}, {state}" if state else "")
+    if not cause:
         return status, ()
-    message = f"{_running_message(snapshot, status, batch_job)}{found}"
+    message = f"{_running_message(snapshot, status, batch_job)}{cause}"
     after = conditions.with_running(status, message, now, snapshot.generation)
     if killed:
         return after, (EventRecord("ProcessKilledForMemory", message, "Warning"),)
@@ -125,7 +125,7 @@ def _ending(
     """Return the end of the attempt by one of three times: a deadline, the last moment to wait for its machines, the
     release of a half-placed gang. None if none is due.
     """
-    deadline, tried, half = (each if each is not None and now >= each.at else None for each in times)
+    deadline, tried, half = (deadline if deadline is not None and now >= deadline.at else None for deadline in times)
     if deadline is not None:
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
     if tried is not None:

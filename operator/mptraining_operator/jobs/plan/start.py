@@ -57,8 +57,8 @@ def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, 
 
 
 def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: int, now: float) -> Plan:
-    found = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
-    waits = waiting.with_wait(snapshot, status, found, now)
+    wait = waiting.namespace_full(Phase.RESTARTING if status.current_attempt else Phase.PENDING, workers, most)
+    waits = waiting.with_wait(snapshot, status, wait, now)
     # Sweeps leave so many workers to the job. Other jobs use its quota meanwhile.
     status = (waits.status or status).model_copy(update={"workers": workers})
     return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
@@ -92,7 +92,7 @@ def _invalid(snapshot: Snapshot, status: JobStatus, message: str, now: float) ->
 
 def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     """Rebuild a status that was cleared in whole or in part: continue its current attempt, else the newest Job's."""
-    number = status.current_attempt or max(each.attempt for each in snapshot.batch_jobs)
+    number = status.current_attempt or max(job.attempt for job in snapshot.batch_jobs)
     batch_job = snapshot.batch_job(number)
     elastic = snapshot.job is not None and snapshot.job.spec.elastic is not None
     attempt = Attempt(
@@ -101,7 +101,7 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
         workers=batch_job.parallelism if batch_job and elastic else None,
         start_time=format_time(batch_job.created if batch_job else now),
     )
-    before = [each for each in status.attempts or () if each.number < number]
+    before = [attempt for attempt in status.attempts or () if attempt.number < number]
     attempts = [*before, attempt][-ATTEMPTS_KEPT:]
     status = status.model_copy(update={"current_attempt": number, "attempts": attempts})
     message = f"the status was edited; continuing with attempt {number}"
@@ -134,13 +134,13 @@ def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | No
 
 def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tuple[Action, ...]) -> Plan:
     """Report pods of the previous attempt that do not end."""
-    found = waiting.pods_do_not_end(snapshot, now)
-    if found is None:
+    wait = waiting.pods_do_not_end(snapshot, now)
+    if wait is None:
         return Plan(actions=actions, wake_at=waiting.next_stuck(snapshot, now))
     before = conditions.condition(status, "Running")
-    new = before is None or before.reason != found.reason
-    status = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    records = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
+    new = before is None or before.reason != wait.reason
+    status = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
+    records = (EventRecord(wait.reason, wait.message, "Warning"),) if new else ()
     return Plan(status=status, actions=actions, event_records=records)
 
 
@@ -155,20 +155,20 @@ def create_children(  # noqa: PLR0911 - a row of cases
         # The Job was deleted while it queued; pendingTimeoutSeconds does not count time in a queue.
         status = conditions.with_attempt(status, start_time=format_time(now))
     refusal = snapshot.lookups.refusal
-    found = waiting.waiting_reason(snapshot, None, now)
+    wait = waiting.waiting_reason(snapshot, None, now)
     if refusal is not None and refusal.kind == "Invalid":
-        return charge_budget(snapshot, status, outcomes.INVALID_SPEC, found.message, now)
-    why = f"{found.reason}: {found.message}"
+        return charge_budget(snapshot, status, outcomes.INVALID_SPEC, wait.message, now)
+    why = f"{wait.reason}: {wait.message}"
     deadline = earliest_deadline(snapshot, status, None, why)
-    if deadline is not None and now >= deadline.at and _without_obstacle(snapshot, found):
+    if deadline is not None and now >= deadline.at and _without_obstacle(snapshot, wait):
         # No operator was running: an outage is not charged to the job.
         status = conditions.with_attempt(status, start_time=format_time(now))
         deadline = earliest_deadline(snapshot, status, None, why)
     if deadline is not None and now >= deadline.at:
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
-    written = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
+    written = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
     new = written != status and (refusal or snapshot.predecessors)
-    records = (EventRecord(found.reason, found.message, "Warning"),) if new else ()
+    records = (EventRecord(wait.reason, wait.message, "Warning"),) if new else ()
     wake = deadline.at if deadline else None
     again = waiting.retry_at(refusal, parse_time(attempt.start_time or format_time(now))) if refusal else now
     if now < again:
@@ -208,10 +208,10 @@ def _within_admission(snapshot: Snapshot, start: StartAttempt) -> StartAttempt:
     return replace(start, workers=fits or sizes[0])
 
 
-def _without_obstacle(snapshot: Snapshot, found: waiting.Wait) -> bool:
+def _without_obstacle(snapshot: Snapshot, wait: waiting.Wait) -> bool:
     """Return whether no rejected child and no earlier pods delay the job, now or at the previous reconcile."""
     before = conditions.condition(snapshot.status, "Running") if snapshot.status else None
-    return no_live_pods(snapshot) and found.reason == "Starting" and (before is None or before.reason == found.reason)
+    return no_live_pods(snapshot) and wait.reason == "Starting" and (before is None or before.reason == wait.reason)
 
 
 def _intend(snapshot: Snapshot, status: JobStatus, start: StartAttempt, text: str, now: float) -> Plan:

@@ -136,7 +136,7 @@ def next_stuck(snapshot: Snapshot, now: float) -> float | None:
 
 def _ending(snapshot: Snapshot) -> tuple[SeenPod, ...]:
     """Return the pods that are being deleted, and whose end the next attempt waits for."""
-    deleting = {each.uid for each in snapshot.batch_jobs if each.deleting and not each.ended}
+    deleting = {job.uid for job in snapshot.batch_jobs if job.deleting and not job.ended}
     pods = (*snapshot.pods, *snapshot.predecessors)
     return tuple(pod for pod in pods if pod.deletion and (pod.owner_uid in deleting or not pod.terminated))
 
@@ -166,15 +166,15 @@ def refused(refusal: Refusal, phase: Phase, namespace: str) -> Wait:
 
 
 def with_wait(
-    snapshot: Snapshot, status: JobStatus, found: Wait, now: float, type: Literal["Normal", "Warning"] = "Normal"
+    snapshot: Snapshot, status: JobStatus, wait: Wait, now: float, type: Literal["Normal", "Warning"] = "Normal"
 ) -> Plan:
     """Return the plan of a job that waits before its next attempt: its status, and an Event for a new reason."""
     before = conditions.condition(status, "Running")
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
-    after = conditions.with_waiting(status, found.phase, found.reason, found.message, now, snapshot.generation)
-    new = found.reason != "Starting" and (before is None or before.reason != found.reason)
-    return Plan(status=after, event_records=(EventRecord(found.reason, found.message, type),) if new else ())
+    after = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
+    new = wait.reason != "Starting" and (before is None or before.reason != wait.reason)
+    return Plan(status=after, event_records=(EventRecord(wait.reason, wait.message, type),) if new else ())
 
 
 def retry_at(refusal: Refusal, began: float) -> float:
@@ -201,8 +201,8 @@ def _of_pods(snapshot: Snapshot, batch_job: SeenBatchJob, phase: Phase, now: flo
     began = _began(batch_job, pods)
     # Every pod is unscheduled for a moment: report it only after `settle` seconds.
     if unscheduled and now >= began + snapshot.limits.settle:
-        found = unscheduled[0].unscheduled
-        text = f"{len(unscheduled)} {workers}: {sentence(found)} {_placement(snapshot, batch_job, found)}"
+        why = unscheduled[0].unscheduled
+        text = f"{len(unscheduled)} {workers}: {sentence(why)} {_placement(snapshot, batch_job, why)}"
         return Wait(phase, "Unschedulable", text.rstrip())
     if now >= began + _SLOW and (text := _slow(snapshot, batch_job, pods)):
         return Wait(phase, STARTS_SLOWLY, text)
@@ -232,11 +232,11 @@ def _container_waits(snapshot: Snapshot, phase: Phase, pod: SeenPod) -> Wait:
 
 def _slow(snapshot: Snapshot, batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> str:
     """Describe a start that neither the status of a pod nor an event explains."""
-    place = f"--namespace {snapshot.key.namespace}"
+    namespace = f"--namespace {snapshot.key.namespace}"
     if len(pods) < batch_job.parallelism:
         return (
             f"{len(pods)} of {batch_job.parallelism} workers were created. Its events say why: "
-            f"kubectl describe job {batch_job.name} {place}"
+            f"kubectl describe job {batch_job.name} {namespace}"
         )
     for pod in pods:
         if pod.phase != "Pending" or pod.runs:
@@ -246,16 +246,16 @@ def _slow(snapshot: Snapshot, batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]
             name = (scheduling and scheduling.scheduler_name) or "the gang's or the cluster's default"
             return (
                 f"worker {pod.index}: no scheduler has tried to place it. Does the scheduler run "
-                f"(scheduling.schedulerName: {name})? More: kubectl describe pod {pod.name} {place}"
+                f"(scheduling.schedulerName: {name})? More: kubectl describe pod {pod.name} {namespace}"
             )
         if pod.waits_for:
             return (
                 f"worker {pod.index} waits for its init container {pod.waits_for!r}, which runs. "
-                f"Its output: kubectl logs {pod.name} --container {pod.waits_for} {place}"
+                f"Its output: kubectl logs {pod.name} --container {pod.waits_for} {namespace}"
             )
         return (
             f"worker {pod.index} on node {pod.node}: its containers are being created; a large image takes minutes. "
-            f"More: kubectl describe pod {pod.name} {place}"
+            f"More: kubectl describe pod {pod.name} {namespace}"
         )
     return ""
 
@@ -269,9 +269,9 @@ def _placement(snapshot: Snapshot, batch_job: SeenBatchJob, message: str) -> str
     placement = for_attempt(job, machine=batch_job.machine).placement
     terms = placement.node_affinity or ()
     labels = {
-        each["key"]: "|".join(each.get("values", ("*",)))
+        expression["key"]: "|".join(expression.get("values", ("*",)))
         for term in terms[:1]
-        for each in term.get("matchExpressions", ())
+        for expression in term.get("matchExpressions", ())
     }
     selector = {**labels, **((template and template.node_selector) or {}), **placement.node_selector}
     resources = trainer_resources(template, placement)
@@ -306,12 +306,12 @@ def _starts_slowly(pod: SeenPod) -> bool:
 
 
 def _not_starting(snapshot: Snapshot, phase: Phase, pod: SeenPod, warning: SeenWarning) -> Wait:
-    found = sentence(f"worker {pod.index}: {warning.reason}: {warning.message}")
+    text = sentence(f"worker {pod.index}: {warning.reason}: {warning.message}")
     if warning.reason in _VOLUME:
         step = "Create what is missing, or correct spec.source or podTemplate.volumes."
-        return Wait(phase, "VolumeNotMounted", f"{found} {step}")
-    step = next_steps.of_container(found, snapshot.key.namespace, pod.name, pod.waits_for or TRAINER_CONTAINER)
-    return Wait(phase, "ContainerNotStarting", f"{found} {step}")
+        return Wait(phase, "VolumeNotMounted", f"{text} {step}")
+    step = next_steps.of_container(text, snapshot.key.namespace, pod.name, pod.waits_for or TRAINER_CONTAINER)
+    return Wait(phase, "ContainerNotStarting", f"{text} {step}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,21 +18,21 @@ Term = Mapping[str, Any]
 
 
 def affinity(
-    placement: Placement, own: Mapping[str, Any] | None, labels: Mapping[str, str], avoided_nodes: Sequence[str] = ()
+    placement: Placement, given: Mapping[str, Any] | None, labels: Mapping[str, str], avoided_nodes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the affinity of a pod, empty for none.
 
-    `own` is that of podTemplate, to which the requirements of the placement are added; `labels` are those of the
+    `given` is that of podTemplate, to which the requirements of the placement are added; `labels` are those of the
     attempt's pods.
     """
-    found: dict[str, Any] = copy.deepcopy(dict(own or {}))
+    merged: dict[str, Any] = copy.deepcopy(dict(given or {}))
     if placement.node_affinity is not None:
-        node = found.setdefault("nodeAffinity", {})
+        node = merged.setdefault("nodeAffinity", {})
         theirs = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms")
         terms = list(placement.node_affinity) if theirs is None else _both(placement.node_affinity, theirs)
         node[_REQUIRED] = {"nodeSelectorTerms": terms}
     if avoided_nodes:
-        node = found.setdefault("nodeAffinity", {})
+        node = merged.setdefault("nodeAffinity", {})
         others = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(avoided_nodes)}
         term = {"weight": _LARGEST_WEIGHT, "preference": {"matchExpressions": [others]}}
         node[_PREFERRED] = [term, *(node.get(_PREFERRED) or ())]
@@ -46,15 +46,15 @@ def affinity(
             }
             for distance, key in enumerate(placement.pack_by)
         ]
-        pod = found.setdefault("podAffinity", {})
+        pod = merged.setdefault("podAffinity", {})
         pod[_PREFERRED] = [*near, *(pod.get(_PREFERRED) or ())]
-    return found
+    return merged
 
 
 def _both(first: Sequence[Term], second: Sequence[Term]) -> list[dict[str, Any]]:
     """Return the terms, of which one holds where one of each list holds: the requirements within a term all hold."""
     keys = ("matchExpressions", "matchFields")
     return [
-        {key: [*(one.get(key) or ()), *(other.get(key) or ())] for key in keys if one.get(key) or other.get(key)}
-        for one, other in itertools.product(first, second)
+        {key: [*(term.get(key) or ()), *(other.get(key) or ())] for key in keys if term.get(key) or other.get(key)}
+        for term, other in itertools.product(first, second)
     ]

@@ -49,14 +49,14 @@ def capacity_probe(
         **{name: worker[name] for name in _CONTAINER_FIELDS if name in worker},
     }
     # They run beside a worker, so that a machine must have room for both.
-    sidecars = [each for each in attempt.get("initContainers", ()) if each.get("restartPolicy") == "Always"]
-    beside = [
-        {**container, "name": f"probe-{number}", "resources": each.get("resources", {})}
-        for number, each in enumerate(sidecars, start=1)
+    sidecars = [init for init in attempt.get("initContainers", ()) if init.get("restartPolicy") == "Always"]
+    pauses = [
+        {**container, "name": f"probe-{number}", "resources": sidecar.get("resources", {})}
+        for number, sidecar in enumerate(sidecars, start=1)
     ]
     template = job.pod_template or PodTemplate()
     # A claim may bind a pod to a zone.
-    claims = [each for each in template.volumes or () if "persistentVolumeClaim" in each]
+    claims = [volume for volume in template.volumes or () if "persistentVolumeClaim" in volume]
     labels = names.attempt_labels(owner.name, owner.uid, names.PROBE_ATTEMPT)
     built = copy.deepcopy(
         {
@@ -76,7 +76,7 @@ def capacity_probe(
                         "automountServiceAccountToken": False,
                         # The workers of the next attempt take its machines at once.
                         "terminationGracePeriodSeconds": 0,
-                        "containers": [container, *beside],
+                        "containers": [container, *pauses],
                         **({"volumes": claims} if claims else {}),
                     },
                 },

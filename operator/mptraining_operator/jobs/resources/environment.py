@@ -29,29 +29,31 @@ def secret_sources(pod_template: PodTemplate, proxies: Mapping[str, str]) -> dic
     They are empty without secrets: variables, of which one with `*` at its end is a prefix, and paths.
     """
     variables = [
-        str(each.get("name")) for each in pod_template.env or () if "secretKeyRef" in _mapping(each, "valueFrom")
+        str(variable.get("name"))
+        for variable in pod_template.env or ()
+        if "secretKeyRef" in _mapping(variable, "valueFrom")
     ]
-    variables += [f"{each.get('prefix') or ''}*" for each in pod_template.env_from or () if each.get("secretRef")]
+    variables += [f"{source.get('prefix') or ''}*" for source in pod_template.env_from or () if source.get("secretRef")]
     variables += [name for name, url in proxies.items() if "@" in url]
-    volumes = {each.get("name") for each in pod_template.volumes or () if _is_secret(each)}
-    mounts = (each for each in pod_template.volume_mounts or () if each.get("name") in volumes)
-    found = {
+    volumes = {volume.get("name") for volume in pod_template.volumes or () if _is_secret(volume)}
+    mounts = (mount for mount in pod_template.volume_mounts or () if mount.get("name") in volumes)
+    values = {
         SECRET_VARIABLES: ",".join(variables),
-        SECRET_PATHS: ":".join(str(each.get("mountPath")) for each in mounts),
+        SECRET_PATHS: ":".join(str(mount.get("mountPath")) for mount in mounts),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in values.items() if value}
 
 
 def _is_secret(volume: Mapping[str, Any]) -> bool:
     if "secret" in volume or _mapping(volume, "csi").get("driver") == _SECRETS_STORE:
         return True
     sources = _mapping(volume, "projected").get("sources")
-    return isinstance(sources, list) and any(isinstance(each, dict) and "secret" in each for each in sources)
+    return isinstance(sources, list) and any(isinstance(source, dict) and "secret" in source for source in sources)
 
 
 def _mapping(node: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = node.get(name)
-    return found if isinstance(found, Mapping) else {}
+    child = node.get(name)
+    return child if isinstance(child, Mapping) else {}
 
 
 # The kubelet's default; it mounts a world-writable file there.
@@ -99,10 +101,10 @@ class PodSettings:
     def proxies(self) -> dict[str, str]:
         """Return the proxy variables in upper and lower case: curl reads lower case, other programs upper case."""
         named = {"HTTP_PROXY": self.http_proxy, "HTTPS_PROXY": self.https_proxy}
-        found = {name: value for name, value in named.items() if value}
-        if found:
-            found["NO_PROXY"] = ",".join([*_NEVER_BY_PROXY, *([self.no_proxy] if self.no_proxy else [])])
-        return found | {name.lower(): value for name, value in found.items()}
+        variables = {name: value for name, value in named.items() if value}
+        if variables:
+            variables["NO_PROXY"] = ",".join([*_NEVER_BY_PROXY, *([self.no_proxy] if self.no_proxy else [])])
+        return variables | {name.lower(): value for name, value in variables.items()}
 
 
 def trainer_environment(
@@ -151,8 +153,8 @@ def _external(settings: PodSettings) -> dict[str, str]:
 
 def _merge(values: dict[str, str], pod_template: PodTemplate, kept: frozenset[str]) -> Variables:
     uid = {"name": launch.INCARNATION, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    theirs = [each for each in pod_template.env or () if each.get("name") not in kept.intersection(values)]
-    named = {each.get("name") for each in theirs}
+    theirs = [variable for variable in pod_template.env or () if variable.get("name") not in kept.intersection(values)]
+    named = {variable.get("name") for variable in theirs}
     values = {**values, launch.TERMINATION_LOG: TERMINATION_LOG}
     ours = [{"name": name, "value": value} for name, value in values.items() if name not in named]
     return [*ours, uid, *theirs]
@@ -160,14 +162,14 @@ def _merge(values: dict[str, str], pod_template: PodTemplate, kept: frozenset[st
 
 def _python_path(packages: str, pod_template: PodTemplate) -> str:
     """Return the PYTHONPATH: the job's own value, if any, before `packages`. Raises InvalidSpec."""
-    for index, each in enumerate(pod_template.env or ()):
-        if each.get("name") == _PYTHON_PATH:
-            if "value" not in each:
+    for index, variable in enumerate(pod_template.env or ()):
+        if variable.get("name") == _PYTHON_PATH:
+            if "value" not in variable:
                 raise InvalidSpec(
                     f"spec.podTemplate.env[{index}]",
                     "PYTHONPATH from elsewhere, which the packages of source.requirements cannot be added to",
                     expected="a value",
                     next_step="Write its value, or leave out requirements.",
                 )
-            return f"{each['value']}:{packages}"
+            return f"{variable['value']}:{packages}"
     return packages

@@ -241,7 +241,7 @@ class _Pods:
             for key in _LOST_NODE
         ]
         tolerations = [*placement.tolerations, *lost]
-        tolerations += [each for each in written.tolerations or () if each not in tolerations]
+        tolerations += [toleration for toleration in written.tolerations or () if toleration not in tolerations]
         selector = {**(written.node_selector or {}), **placement.node_selector}
         with self._reading():
             near = affinity(placement, written.affinity, self.labels, self.avoided_nodes)
@@ -255,13 +255,18 @@ class _Pods:
     def _spread(self) -> list[dict[str, Any]]:
         """Return the topology spread constraints; those of the job count its pods if they name no others."""
         selector = {"labelSelector": {"matchLabels": self.labels}}
-        theirs = [{**selector, **each} for each in self.written.topology_spread_constraints or ()]
+        theirs = [{**selector, **constraint} for constraint in self.written.topology_spread_constraints or ()]
         # A preference only: all workers on one node is better than waiting.
-        own = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **selector}
+        ours = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            **selector,
+        }
         # The API server refuses two constraints with the same pair.
         pair = ("topologyKey", "whenUnsatisfiable")
-        taken = any(all(each.get(name) == own[name] for name in pair) for each in theirs)
-        return [*([own] if self.job.workers > 1 and not taken else []), *theirs]
+        taken = any(all(constraint.get(name) == ours[name] for name in pair) for constraint in theirs)
+        return [*([ours] if self.job.workers > 1 and not taken else []), *theirs]
 
     def _launch(self) -> Launch:
         """Return the launch, with the digest of the job file and a field that was changed since the job was frozen."""
@@ -287,10 +292,10 @@ class _Pods:
         reported, trusted = settings.progress_url is not None, settings.ca_bundle is not None
         mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
         init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
-        own = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
+        mounted = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
         gpus = job.accelerator.count_per_worker if job.accelerator.kind == "gpu" else 0
         with self._reading():
-            check_collisions(written, own)
+            check_collisions(written, mounted)
             trainer = self._container(names.TRAINER_CONTAINER, launched.command)
             trainer["env"] = trainer_environment(owner, launched, source, settings, written, gpus=gpus)
         trainer["ports"] = [{"name": "trainer", "containerPort": TRAINER_PORT, "protocol": "TCP"}]
@@ -373,7 +378,7 @@ def _resources(pod_template: PodTemplate, placement: Placement, devices: dict[st
     written = pod_template.resources
     limits = {**((written.limits if written else None) or {}), **devices}
     requests = {**((written.requests if written else None) or {}), **devices}
-    own = placement.requests or DEFAULT_REQUESTS
+    needs = placement.requests or DEFAULT_REQUESTS
     # Kubernetes uses a limit as the request if there is no request.
-    missing = {name: value for name, value in own.items() if name not in limits}
+    missing = {name: value for name, value in needs.items() if name not in limits}
     return {"requests": {**missing, **requests}, **_given(limits=limits)}

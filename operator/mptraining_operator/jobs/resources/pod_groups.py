@@ -53,7 +53,7 @@ class GangNotServed(Exception):
 
 def by_api_version(api_version: str) -> PodGroupApi | None:
     """Return the API of an Indexed Job's annotation; None if this version does not know it."""
-    return next((each for each in APIS if each.api_version == api_version), None)
+    return next((api for api in APIS if api.api_version == api_version), None)
 
 
 def choose(
@@ -68,19 +68,19 @@ def choose(
 
     Raises GangNotServed.
     """
-    wanted, given = scheduling.gang or "Auto", scheduling.scheduler_name
-    if workers < 2 or scheduling.queue_name is not None or wanted == "None":
+    gang, given = scheduling.gang or "Auto", scheduling.scheduler_name
+    if workers < 2 or scheduling.queue_name is not None or gang == "None":
         return None
     for api, known in ((COSCHEDULING, coscheduling), (VOLCANO, volcano)):
         # Auto uses a scheduler that is known to read the PodGroups: without one the pods would wait forever.
         usable = known is not None and given in (None, known)
-        if (wanted == api.gang or (wanted == "Auto" and usable)) and serves(api):
+        if (gang == api.gang or (gang == "Auto" and usable)) and serves(api):
             return Gang(api, given or known or (_VOLCANO_SCHEDULER if api == VOLCANO else None))
-    if wanted == "Auto":
+    if gang == "Auto":
         return None
-    (api,) = (each for each in APIS if each.gang == wanted)
+    (api,) = (candidate for candidate in APIS if candidate.gang == gang)
     missing = f"{api.plural}.{api.group}/{api.version}"
-    raise GangNotServed(f"spec.scheduling.gang: {wanted}: this cluster does not serve {missing}")
+    raise GangNotServed(f"spec.scheduling.gang: {gang}: this cluster does not serve {missing}")
 
 
 def pod_labels(gang: Gang | None, name: str) -> dict[str, str]:

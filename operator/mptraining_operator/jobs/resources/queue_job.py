@@ -103,9 +103,11 @@ def admission_digest(attempt: Mapping[str, Any], scheduling: Scheduling, least_w
     """
     pod = _template(attempt)["spec"]
     for key in ("initContainers", "containers"):
-        pod[key] = [{name: each[name] for name in _ADMITTED if name in each} for each in pod.get(key, ())]
-    wanted = [pod, attempt["spec"]["parallelism"], least_workers, queue_labels(scheduling)]
-    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+        pod[key] = [
+            {name: container[name] for name in _ADMITTED if name in container} for container in pod.get(key, ())
+        ]
+    parts = [pod, attempt["spec"]["parallelism"], least_workers, queue_labels(scheduling)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
     about, pod = template["metadata"], template["spec"]
     dropped = (names.JOB, names.JOB_UID, names.ATTEMPT, names.PEERS)
     containers = {
-        key: [{name: each[name] for name in _CONTAINER_FIELDS if name in each} for each in pod[key]]
+        key: [{name: container[name] for name in _CONTAINER_FIELDS if name in container} for container in pod[key]]
         for key in ("initContainers", "containers")
         if pod.get(key)
     }
@@ -145,15 +147,15 @@ def with_admission(batch_job: dict[str, Any], admitted: Admitted) -> dict[str, A
 
     What the attempt has itself takes precedence: the queue's Job was built from an earlier attempt.
     """
-    wanted: dict[str, Any] = json.loads(admitted.placement)
+    admission: dict[str, Any] = json.loads(admitted.placement)
     template = batch_job["spec"]["template"]
     about, pod = template["metadata"], template["spec"]
     for key in ("labels", "annotations"):
-        about[key] = {**wanted[key], **about.get(key, {})}
-    if wanted["nodeSelector"]:
-        pod["nodeSelector"] = {**wanted["nodeSelector"], **pod.get("nodeSelector", {})}
+        about[key] = {**admission[key], **about.get(key, {})}
+    if admission["nodeSelector"]:
+        pod["nodeSelector"] = {**admission["nodeSelector"], **pod.get("nodeSelector", {})}
     for key in ("tolerations", "schedulingGates"):
-        more = [each for each in wanted[key] if each not in pod.get(key, [])]
+        more = [item for item in admission[key] if item not in pod.get(key, [])]
         if more:
             pod[key] = [*pod.get(key, []), *more]
     (training_job,) = batch_job["metadata"]["ownerReferences"]

@@ -91,8 +91,8 @@ def own_mounts(*, token: bool, ca_bundle: bool) -> Objects:
     return mounts
 
 
-def check_collisions(template: PodTemplate, own: Objects) -> None:
-    """Raise InvalidSpec if a volume or mount of the job would hide one of the operator's mounts in `own`."""
+def check_collisions(template: PodTemplate, generated: Objects) -> None:
+    """Raise InvalidSpec if a volume or mount of the job would hide one of the operator's mounts in `generated`."""
     for index, volume in enumerate(template.volumes or ()):
         if str(volume.get("name", "")).startswith(OWN_PREFIX):
             raise InvalidSpec(
@@ -103,7 +103,7 @@ def check_collisions(template: PodTemplate, own: Objects) -> None:
             )
     for index, mount in enumerate(template.volume_mounts or ()):
         path = str(mount.get("mountPath", ""))
-        for other in own:
+        for other in generated:
             if _collide(path, other["mountPath"], read_only=other.get("readOnly", False)):
                 raise InvalidSpec(
                     f"spec.podTemplate.volumeMounts[{index}].mountPath",
@@ -121,16 +121,16 @@ def outlives_pod(uri: str, template: PodTemplate) -> bool:
     if "://" in uri:
         return True
     path = _absolute(uri if uri.startswith("/") else f"{HOME}/{uri}")
-    mounts = {_absolute(str(each.get("mountPath", ""))): each.get("name") for each in template.volume_mounts or ()}
+    mounts = {_absolute(str(mount.get("mountPath", ""))): mount.get("name") for mount in template.volume_mounts or ()}
     above = [folder for folder in mounts if path.is_relative_to(folder)]
     name = mounts[max(above, key=lambda folder: len(folder.parts))] if above else None
-    volume = next((each for each in template.volumes or () if each.get("name") == name), {})
+    volume = next((volume for volume in template.volumes or () if volume.get("name") == name), {})
     return not volume.keys().isdisjoint(_PERSISTENT)
 
 
-def _collide(path: str, own: str, *, read_only: bool) -> bool:
-    """Return whether `path` is `own`, a parent of it, or a child of it if `own` is read only."""
-    theirs, ours = _absolute(path), PurePosixPath(own)
+def _collide(path: str, mounted: str, *, read_only: bool) -> bool:
+    """Return whether `path` is `mounted`, a parent of it, or a child of it if `mounted` is read only."""
+    theirs, ours = _absolute(path), PurePosixPath(mounted)
     return ours.is_relative_to(theirs) or (read_only and theirs.is_relative_to(ours))
 
 

@@ -59,17 +59,17 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def controller(self) -> str:
         """The uid of the controlling owner; empty for none."""
-        return next((each.uid for each in self.owner_references if each.controller), "")
+        return next((owner.uid for owner in self.owner_references if owner.controller), "")
 
     @property
     def training_job(self) -> str:
         """The uid of the MPTrainingJob among its owners, whose controller may be a Job; without one, the controller."""
-        return next((each.uid for each in self.owner_references if each.kind == KIND), self.controller)
+        return next((owner.uid for owner in self.owner_references if owner.kind == KIND), self.controller)
 
     @property
     def controlling_job(self) -> str:
         """The uid of the Job that controls it; empty for none."""
-        return next((each.uid for each in self.owner_references if each.controller and each.kind == "Job"), "")
+        return next((owner.uid for owner in self.owner_references if owner.controller and owner.kind == "Job"), "")
 
 
 class EventSeries(msgspec.Struct, frozen=True, rename="camel"):

@@ -71,4 +71,4 @@ class NodePlatform:
 
     def _labels(self, **selectors: str) -> list[dict[str, str]]:
         page, _ = next(self._cluster.pages(NODES, None, limit=_NODES_READ, **selectors))
-        return [_NODE.decode(each).metadata.labels or {} for each in page]
+        return [_NODE.decode(node).metadata.labels or {} for node in page]

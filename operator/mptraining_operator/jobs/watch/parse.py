@@ -133,14 +133,14 @@ def job(raw: RawObject) -> StoredJob:
 
 def _sweep_uid(metadata: RawObject) -> str:
     references = metadata.get("ownerReferences") or ()
-    found = (each for each in references if each.get("controller") and each.get("kind") == SWEEP_KIND)
-    return next((str(each.get("uid")) for each in found if str(each.get("apiVersion")).startswith(f"{GROUP}/")), "")
+    sweeps = (owner for owner in references if owner.get("controller") and owner.get("kind") == SWEEP_KIND)
+    return next((str(owner.get("uid")) for owner in sweeps if str(owner.get("apiVersion")).startswith(f"{GROUP}/")), "")
 
 
 def _waits_for_room(status: RawObject) -> bool:
     return any(
-        each.get("type") == "Running" and each.get("reason") == NAMESPACE_FULL
-        for each in status.get("conditions") or ()
+        condition.get("type") == "Running" and condition.get("reason") == NAMESPACE_FULL
+        for condition in status.get("conditions") or ()
     )
 
 
@@ -150,7 +150,7 @@ def workers(status: RawObject) -> int:
     It keeps them between two attempts, so that other jobs cannot take them during a restart, and in a queue, which may
     admit it at any time.
     """
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
     ended = conditions.get("Finished", {}).get("status") == "True" or status.get("phase") == Phase.SUSPENDED
     return (
         0
@@ -193,7 +193,7 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
         started=optional_time(status.start_time),
         # A resumed Job keeps its previous startTime until the controller sets the condition Suspended to False.
         suspended=bool(raw.spec.suspend)
-        or any(each.type == "Suspended" and each.status == "True" for each in status.conditions),
+        or any(condition.type == "Suspended" and condition.status == "True" for condition in status.conditions),
         deleting=metadata.deletion_timestamp is not None,
         active=status.active or 0,
         ready=status.ready or 0,
@@ -209,7 +209,7 @@ def batch_job(raw: api_objects.Job) -> SeenBatchJob:
 
 
 def _status_written(metadata: api_objects.Metadata) -> float | None:
-    times = [optional_time(each.time) for each in metadata.managed_fields if each.subresource == "status"]
+    times = [optional_time(entry.time) for entry in metadata.managed_fields if entry.subresource == "status"]
     return max((time for time in times if time is not None), default=None)
 
 
@@ -224,7 +224,8 @@ def pod(raw: api_objects.Pod) -> SeenPod:
     scheduled = conditions.get("PodScheduled", _NO_CONDITION)
     containers = _containers(raw)
     trainer = next(
-        (each for each in containers if each.role == "trainer"), _Container("trainer", api_objects.ContainerStatus())
+        (container for container in containers if container.role == "trainer"),
+        _Container("trainer", api_objects.ContainerStatus()),
     )
     end = _end(containers, trainer)
     waits_for, waiting = _waiting(containers, trainer)
@@ -268,7 +269,7 @@ def unready(node: RawObject) -> bool:
     if any(taint.get("key") == OUT_OF_SERVICE for taint in node.get("spec", {}).get("taints") or ()):
         return False
     conditions = node.get("status", {}).get("conditions", ())
-    return not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def explains_wait(event: api_objects.Event) -> bool:
@@ -328,15 +329,15 @@ class _Container(NamedTuple):
 
 def _containers(pod: api_objects.Pod) -> tuple[_Container, ...]:
     """Return the containers in the order of their start; ephemeral ones, for debugging, are not among them."""
-    sidecars = {each.name for each in pod.spec.init_containers if each.restart_policy == "Always"}
+    sidecars = {container.name for container in pod.spec.init_containers if container.restart_policy == "Always"}
     return (
         *(
-            _Container("sidecar" if each.name in sidecars else "init", each)
-            for each in pod.status.init_container_statuses
+            _Container("sidecar" if status.name in sidecars else "init", status)
+            for status in pod.status.init_container_statuses
         ),
         *(
-            _Container("trainer" if each.name == TRAINER_CONTAINER else "other", each)
-            for each in pod.status.container_statuses
+            _Container("trainer" if status.name == TRAINER_CONTAINER else "other", status)
+            for status in pod.status.container_statuses
         ),
     )
 
@@ -349,7 +350,9 @@ def _end(containers: Sequence[_Container], trainer: _Container) -> api_objects.T
     """Return the end of the trainer, or of the init container that failed before it; an empty one if there is none."""
     if trainer.state.terminated is not None:
         return trainer.state.terminated
-    failed = next((each for each in containers if each.role == "init" and each.failure is not None), None)
+    failed = next(
+        (container for container in containers if container.role == "init" and container.failure is not None), None
+    )
     if failed is None or failed.failure is None:
         return api_objects.Terminated()
     end = failed.failure
@@ -375,28 +378,28 @@ def _waiting(containers: Sequence[_Container], trainer: _Container) -> tuple[str
     """
     if _started(trainer):
         return "", api_objects.Waiting()
-    for each in containers:
-        if each.role == "other":
+    for container in containers:
+        if container.role == "other":
             continue
-        runs = each.state.running is not None and (each.role == "init" or each.status.started is False)
-        failed = each.role == "init" and each.failure is not None
-        if each.wait is not None or runs or failed:
-            return "" if each.role == "trainer" else each.name, each.wait or api_objects.Waiting()
+        runs = container.state.running is not None and (container.role == "init" or container.status.started is False)
+        failed = container.role == "init" and container.failure is not None
+        if container.wait is not None or runs or failed:
+            return "" if container.role == "trainer" else container.name, container.wait or api_objects.Waiting()
     return "", api_objects.Waiting()
 
 
 def _other(containers: Sequence[_Container], trainer: _Container) -> str:
     """Describe the first container that is not the trainer, which does not wait for it, and fails, waits or runs on."""
     ended = trainer.state.terminated is not None
-    for each in containers:
-        name = f"container {each.name!r}"
-        if each.role == "other" and each.failure is not None:
-            return f"{name} ended with exit code {each.failure.exit_code}"
+    for container in containers:
+        name = f"container {container.name!r}"
+        if container.role == "other" and container.failure is not None:
+            return f"{name} ended with exit code {container.failure.exit_code}"
         # The kubelet ends sidecars after the trainer.
-        waits = each.role == "other" or (each.role == "sidecar" and _started(trainer) and not ended)
-        if waits and each.wait is not None:
-            return f"{name} does not run: {each.wait.reason}: {each.wait.message or 'no message'}"
-        if each.role == "other" and ended and each.state.running is not None:
+        waits = container.role == "other" or (container.role == "sidecar" and _started(trainer) and not ended)
+        if waits and container.wait is not None:
+            return f"{name} does not run: {container.wait.reason}: {container.wait.message or 'no message'}"
+        if container.role == "other" and ended and container.state.running is not None:
             return f"{name} runs on"
     return ""
 

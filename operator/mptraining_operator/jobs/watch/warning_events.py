@@ -65,7 +65,7 @@ class WarningEvents:
                 listed = self._list(namespace, listed)
                 with self._lock:
                     now = self._clock()
-                    self._lists = {name: each for name, each in self._lists.items() if each.serves(now)}
+                    self._lists = {name: listed for name, listed in self._lists.items() if listed.serves(now)}
                     self._lists[namespace] = listed
         _, event = listed.newest.get(uid, (0.0, api_objects.Event()))
         return SeenWarning(reason=event.reason, message=event.message, read_at=self._clock())

@@ -56,8 +56,8 @@ def _obstacle(snapshot: Snapshot, batch_job: SeenBatchJob, pods: Sequence[SeenPo
 
 def releases_in_a_row(attempts: Sequence[Attempt]) -> int:
     """Return how many of the last attempts that have ended were released."""
-    ended = [each.outcome for each in attempts if each.outcome is not None]
-    return next((count for count, each in enumerate(reversed(ended)) if each != GANG_RELEASED.reason), len(ended))
+    ended = [attempt.outcome for attempt in attempts if attempt.outcome is not None]
+    return next((count for count, outcome in enumerate(reversed(ended)) if outcome != GANG_RELEASED.reason), len(ended))
 
 
 def hold_seconds(first: float, uid: str, attempt: int) -> float:
