@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from mptraining_api.kubernetes_api import ApiProblem
@@ -15,7 +18,6 @@ from mptraining_api.spec import KIND
 from mptraining_api.status import EventRecord, Phase
 from mptraining_operator.jobs.apply import Applier
 from mptraining_operator.jobs.children import NotCreated
-from mptraining_operator.jobs.metrics import JobMetrics
 from mptraining_operator.jobs.namespace_objects import NamespaceObjects
 from mptraining_operator.jobs.plan.actions import JoinQueue, Plan
 from mptraining_operator.jobs.plan.conditions import is_true
@@ -28,7 +30,7 @@ from mptraining_operator.jobs.watch.node_platform import NodePlatform
 from mptraining_operator.jobs.watch.parse import StoredJob
 from mptraining_operator.jobs.watch.streams import BatchJobStream, JobStream, PodStream
 from mptraining_operator.runtime.controller import Reconciler
-from mptraining_operator.runtime.metrics import by_label
+from mptraining_operator.runtime.metrics import Metrics, by_label
 from mptraining_operator.runtime.replica import Replica
 from mptraining_operator.runtime.values import Key
 from mptraining_operator.runtime.work_queue import WorkQueue
@@ -39,6 +41,9 @@ _log = logging.getLogger(__name__)
 PLANS_AT_ONCE = 5
 # Seconds from a write to the next reconcile, in case the watch does not report all effects of the write.
 _RECONCILE_AFTER_WRITE = 2.0
+# Creation timestamps are whole seconds; a start may wait for machines for an hour.
+_START_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0)
+_STARTED_KEPT = 20_000
 
 Planner = Callable[[Snapshot, float], Plan]
 
@@ -170,3 +175,41 @@ class JobReconciler(Reconciler):
 
     def _gauges(self) -> Iterator[GaugeMetricFamily]:
         yield by_label("mptraining_jobs", "Jobs by phase.", "phase", self.cache.jobs_by_phase(), Phase)
+
+
+class JobMetrics:
+    """Counters and histograms in the operator's registry. Thread-safe."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        # The uids of jobs whose first Indexed Job was recorded; it may be deleted and created again.
+        self._started: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._restarts = Counter(
+            "mptraining_restarts", "Restarts of jobs by their cause.", ("cause",), registry=metrics.registry
+        )
+        starts = partial(Histogram, buckets=_START_SECONDS, registry=metrics.registry)
+        self._created_to_child = starts(
+            "mptraining_created_to_child_seconds",
+            "Seconds from the creation of a job to the creation of its first Indexed Job; once for each job.",
+        )
+        self._created_to_running = starts(
+            "mptraining_created_to_running_seconds",
+            "Seconds from the creation of a job until all workers of its first attempt run; once for each job.",
+        )
+
+    def observe_first_child(self, uid: str, seconds: float) -> None:
+        """Record the creation of the first Indexed Job of the job with that uid; later calls for it are ignored."""
+        with self._lock:
+            known = uid in self._started
+            self._started[uid] = None
+            while len(self._started) > _STARTED_KEPT:
+                self._started.popitem(last=False)
+        if not known:
+            self._created_to_child.observe(max(0.0, seconds))
+
+    def count_plan(self, plan: Plan) -> None:
+        """Count the restart that the plan begins, and the first run."""
+        if plan.restart:
+            self._restarts.labels(plan.restart).inc()
+        if plan.first_run is not None:
+            self._created_to_running.observe(max(0.0, plan.first_run))

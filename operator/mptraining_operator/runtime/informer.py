@@ -13,6 +13,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -138,6 +139,7 @@ class Stream(ABC):
         """Remove the object; return whether its key must be reconciled."""
 
 
+@dataclass(eq=False)
 class Source:
     """One resource in one namespace, or in all (None): its lists, and whether its objects are known.
 
@@ -145,27 +147,25 @@ class Source:
     `clock` is monotonic, in seconds.
     """
 
-    def __init__(
-        self, cluster: Cluster, stream: Stream, namespace: str | None, clock: Callable[[], float], metrics: Metrics
-    ) -> None:
-        self.stream = stream
-        self.namespace = namespace
+    cluster: Cluster
+    stream: Stream
+    namespace: str | None
+    clock: Callable[[], float]
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
         self.known = False
         # Whether the API server has answered a list, be it that it refuses.
         self.answered = False
         self.problem: ApiProblem | None = None
         # When it is listed next, and when it was listed last.
-        self.due = -math.inf
-        self.listed_at = -math.inf
+        self.due = self.listed_at = -math.inf
         # The version of the last list, and the newest that was listed or watched.
         self.version = self.newest = 0
         # Whether versions have gone back in the last list, as after the restore of a backup of etcd.
         self.restored = False
         # The list thread, a watch and a new term may list at the same time: the last one counts.
         self._listing = threading.Lock()
-        self._cluster = cluster
-        self._clock = clock
-        self._metrics = metrics
         self._pause = FIRST_PAUSE
 
     def list(self, *, begins_term: bool = False) -> None:
@@ -174,7 +174,7 @@ class Source:
             self._list_and_judge(begins_term=begins_term)
 
     def _list_and_judge(self, *, begins_term: bool) -> None:
-        plural, began = self.stream.resource.plural, self._clock()
+        plural, began = self.stream.resource.plural, self.clock()
         self.restored = False
         try:
             version = self._list()
@@ -183,22 +183,22 @@ class Source:
             self.answered = self.answered or problem.status in _REFUSED
             # A list that fails for another reason leaves what the watches report.
             self.known = self.known and not (begins_term or problem.status in _REFUSED)
-            self.due = self._clock() + max(self._pause, problem.retry_after or 0.0)
+            self.due = self.clock() + max(self._pause, problem.retry_after or 0.0)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return
         self.restored = version < self.newest
         self.version = self.newest = version
         self.problem, self._pause = None, FIRST_PAUSE
         self.known = self.answered = True
-        self.listed_at = self._clock()
+        self.listed_at = self.clock()
         self.due = self.listed_at + RELIST_SECONDS
-        self._metrics.observe_list(plural, self.listed_at - began)
+        self.metrics.observe_list(plural, self.listed_at - began)
 
     def _list(self) -> int:
         listed = self.stream.begin_list()
         seen: set[str] = set()
         version = 0
-        pages = self._cluster.pages(self.stream.resource, self.namespace, **self.stream.selectors)
+        pages = self.cluster.pages(self.stream.resource, self.namespace, **self.stream.selectors)
         for items, version in pages:  # noqa: B007 - that of the last page
             for item in items:
                 try:
@@ -214,20 +214,14 @@ class Source:
         return version
 
 
+@dataclass(eq=False)
 class Reflector(Source):
     """A source that is also watched, in a thread of its own. `relist` lists it when its watch cannot resume."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        stream: Stream,
-        namespace: str | None,
-        clock: Callable[[], float],
-        metrics: Metrics,
-        relist: Callable[[Source], None],
-    ) -> None:
-        super().__init__(cluster, stream, namespace, clock, metrics)
-        self._relist = relist
+    relist: Callable[[Source], None]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # The version of the last event; empty: the watch begins with a list.
         self._watched = ""
         self._heard = 0.0
@@ -236,12 +230,12 @@ class Reflector(Source):
         # The HTTP code of the last error, which is logged once.
         self._logged: int | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch {stream.resource.plural}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watch {self.stream.resource.plural}", daemon=True)
 
     def start(self) -> None:
         """Start to watch from the version of the last list; without one, list first."""
         self._watched = str(self.version or "")
-        self._heard = self._clock()
+        self._heard = self.clock()
         self._thread.start()
 
     def begin_again(self) -> None:
@@ -260,7 +254,7 @@ class Reflector(Source):
     def _run(self) -> None:
         plural, pause = self.stream.resource.plural, FIRST_PAUSE
         while not self._stopping.is_set():
-            began = self._clock()
+            began = self.clock()
             try:
                 self.watch_once()
             except ApiProblem as problem:
@@ -269,10 +263,10 @@ class Reflector(Source):
                 level = logging.INFO if usual or problem.status == self._logged else logging.WARNING
                 self._logged = problem.status
                 _log.log(level, "the watch of %s ended: %s", plural, problem)
-                self._metrics.count_watch_restart(plural)
+                self.metrics.count_watch_restart(plural)
             except Exception:  # noqa: BLE001 - the thread must keep watching
                 _log.exception("an error in the watch of %s", plural)
-            short = self._clock() - began < pause
+            short = self.clock() - began < pause
             pause = min(2 * pause, LONGEST_PAUSE) if short else FIRST_PAUSE
             if short:
                 self._stopping.wait(pause)
@@ -281,20 +275,20 @@ class Reflector(Source):
         """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
         if self._outdated or not self._watched:
             self._watched = ""
-            self._relist(self)
+            self.relist(self)
             if self.problem is not None:
                 raise self.problem
-            self._watched, self._heard, self._outdated = str(self.version), self._clock(), False
-        events = self._cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
+            self._watched, self._heard, self._outdated = str(self.version), self.clock(), False
+        events = self.cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
         try:
             for line in events:
                 if self._stopping.is_set() or self._outdated:
                     return
-                self._heard = self._clock()
+                self._heard = self.clock()
                 self._take(_EVENT.decode(line))
                 self._logged = None
         except ApiProblem as problem:
-            if problem.status in _NO_VERSION or self._clock() - self._heard > SILENT_SECONDS:
+            if problem.status in _NO_VERSION or self.clock() - self._heard > SILENT_SECONDS:
                 self._watched = ""
             raise
 
@@ -304,7 +298,7 @@ class Reflector(Source):
 
     def _take(self, event: WatchEvent) -> None:
         plural = self.stream.resource.plural
-        self._metrics.watch_event(plural)
+        self.metrics.watch_event(plural)
         if event.type == "BOOKMARK":
             self._heard_version(_BOOKMARK.decode(event.object).metadata.resource_version)
             return
@@ -322,39 +316,36 @@ class Reflector(Source):
             _log.exception("an event about one of the %s is skipped", plural)
 
 
+@dataclass(eq=False)
 class Informer:
-    """The sources of these streams in each namespace; empty `namespaces` are all.
+    """The sources of these streams in each namespace; empty `served` are all.
 
     A thread lists each source until it succeeds, and while `leading`, every ten minutes again: a standby's watches are
     enough until it leads. `on_known` is called when a source is known that was not, `on_restored` when resourceVersions
     have gone back, and `on_relisted` after the lists of the thread. `clock` is monotonic, in seconds.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        streams: Sequence[Stream],
-        namespaces: Sequence[str],
-        clock: Callable[[], float],
-        metrics: Metrics,
-        *,
-        leading: Callable[[], bool],
-        on_known: Callable[[], None],
-        on_restored: Callable[[], None],
-        on_relisted: Callable[[], None],
-    ) -> None:
-        self.namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
-        self._clock = clock
-        self._leading = leading
-        self._on_known = on_known
-        self._on_restored = on_restored
-        self._on_relisted = on_relisted
+    cluster: Cluster
+    streams: Sequence[Stream]
+    served: Sequence[str]
+    clock: Callable[[], float]
+    metrics: Metrics
+    _: KW_ONLY
+    leading: Callable[[], bool]
+    on_known: Callable[[], None]
+    on_restored: Callable[[], None]
+    on_relisted: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.namespaces: tuple[str | None, ...] = tuple(self.served) or (None,)
         # Children before the objects that they belong to, which are planned as soon as they are known.
-        ordered = sorted(streams, key=lambda stream: stream.primary)
+        ordered = sorted(self.streams, key=lambda stream: stream.primary)
         self.sources: tuple[Source, ...] = tuple(
-            Source(cluster, stream, namespace, clock, metrics)
+            Source(self.cluster, stream, namespace, self.clock, self.metrics)
             if stream.primary
-            else Reflector(cluster, stream, namespace, clock, metrics, lambda source: self._list((source,)))
+            else Reflector(
+                self.cluster, stream, namespace, self.clock, self.metrics, lambda source: self._list((source,))
+            )
             for namespace in self.namespaces
             for stream in ordered
         )
@@ -402,7 +393,7 @@ class Informer:
 
     def request_list(self) -> None:
         """Request lists after a watch of kopf began again: within seconds, or later if the last ones are recent."""
-        now = self._clock()
+        now = self.clock()
         for source in self.sources:
             source.due = min(source.due, max(now + _SOON, source.listed_at + _FRESH))
         self._wake.set()
@@ -419,14 +410,14 @@ class Informer:
 
     def list_due(self) -> float | None:
         """List the sources that are due; return the seconds until the next one is, or None if none will be."""
-        now, leading = self._clock(), self._leading()
+        now, leading = self.clock(), self.leading()
         due = [source for source in self.sources if source.due <= now and self._is_listed(source, leading)]
         if due:
             self._list(due)
             if leading and any(source.problem is None for source in due):
-                self._on_relisted()
+                self.on_relisted()
         dues = [source.due for source in self.sources if self._is_listed(source, leading)]
-        return max(0.0, min(dues) - self._clock()) if dues else None
+        return max(0.0, min(dues) - self.clock()) if dues else None
 
     def _is_listed(self, source: Source, leading: bool) -> bool:
         return leading or not source.known or source.problem is not None
@@ -441,12 +432,12 @@ class Informer:
         if all(source.answered for source in self.sources):
             self.answered.set()
         if became_known:
-            self._on_known()
+            self.on_known()
         if any(source.restored for source in sources):
             _log.warning("resourceVersions have gone back, as after the restore of a backup of etcd")
             for reflector in self._reflectors:
                 reflector.begin_again()
-            self._on_restored()
+            self.on_restored()
 
     def _report(self, source: Source) -> None:
         """Log a problem of a namespace once, and its end."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from mptraining_operator.jobs.metrics import JobMetrics
 from mptraining_operator.jobs.plan.actions import Plan
+from mptraining_operator.jobs.reconciler import JobMetrics
 from mptraining_operator.runtime.metrics import Metrics, by_label
 from tests.fakes import Clock
 
