@@ -70,7 +70,6 @@ lint: $(INSTALLED) ## formatting, style, types, layers, stale files
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@PYTHONPATH=api:operator:trainer:client $(BIN)/lint-imports --no-cache | tail -n 3
-	@$(BIN)/python -m hack.helm_chart --check
 	@$(MAKE) --no-print-directory lint-chart
 lint-chart: build/bin/actionlint build/bin/helm build/bin/helm-docs
 	@test ! -x build/bin/actionlint || build/bin/actionlint -shellcheck= -pyflakes=

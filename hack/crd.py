@@ -105,7 +105,7 @@ SWEEP_RULES: tuple[Rule, ...] = (
 def custom_resource_definition() -> dict[str, Any]:
     """Return the CustomResourceDefinition of jobs (apiextensions.k8s.io/v1) as plain mappings and lists."""
     about = "A Keras training job: a program, TFRecords, an accelerator."
-    spec = with_defaults(structural(JobSpec), {field: each.text for field, each in DEFAULTS.items()})
+    spec = with_defaults(structural(JobSpec), {field: default.text for field, default in DEFAULTS.items()})
     root = _object(KIND, about, spec, structural(JobStatus))
     return _definition(KIND, PLURAL, SHORT_NAME, root, rules(), _COLUMNS)
 
@@ -175,8 +175,8 @@ def _definition(
     }
 
 
-def _column(name: str, type: str, path: str, description: str) -> dict[str, Any]:
-    column: dict[str, Any] = {"name": name, "type": type, "jsonPath": path}
+def _column(name: str, kind: str, path: str, description: str) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
     if description.endswith("only with -o wide."):
         column["priority"] = 1
     return column | {"description": description} if description else column

@@ -8,9 +8,7 @@ values.schema.json    their types, which `helm install` checks
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -223,10 +221,10 @@ def values_schema() -> str:
     schema = ChartValues.model_json_schema(by_alias=True)
     pending = [schema]
     while pending:
-        each = pending.pop()
-        sections = {name: field["$ref"] for name, field in each.get("properties", {}).items() if "$ref" in field}
+        section = pending.pop()
+        sections = {name: field["$ref"] for name, field in section.get("properties", {}).items() if "$ref" in field}
         if sections:
-            each["required"] = list(sections)
+            section["required"] = list(sections)
             pending += [schema["$defs"][reference.rpartition("/")[2]] for reference in sections.values()]
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_texts(schema)}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
@@ -235,11 +233,11 @@ def values_schema() -> str:
 def _without_texts(node: Any) -> Any:
     """Return the schema without titles, descriptions and defaults, which values.yaml has."""
     if isinstance(node, list):
-        return [_without_texts(each) for each in node]
+        return [_without_texts(item) for item in node]
     if not isinstance(node, dict):
         return node
     return {
-        key: {name: _without_texts(each) for name, each in value.items()}
+        key: {name: _without_texts(item) for name, item in value.items()}
         if key in ("properties", "$defs")
         else _without_texts(value)
         for key, value in node.items()
@@ -249,33 +247,14 @@ def _without_texts(node: Any) -> Any:
 
 def files() -> dict[str, str]:
     """Return the text of each generated file by its path in the chart."""
-    return {
-        "values.yaml": values_yaml(),
-        "values.schema.json": values_schema(),
-    }
+    return {"values.yaml": values_yaml(), "values.schema.json": values_schema()}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Write the files; with --check, write nothing and return 1 if one is stale."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hack.helm_chart", description="Write the generated files of the Helm chart."
-    )
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("charts/mptraining"), help="folder of the chart")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
-    chosen = parser.parse_args(arguments)
-    stale = 0
+def main() -> None:
+    """Write the files, from the folder of the repository."""
     for name, text in files().items():
-        file: Path = chosen.folder / name
-        if file.exists() and file.read_text(encoding="utf-8") == text:
-            continue
-        if chosen.check:
-            sys.stderr.write(f"{file}: stale. Run: make manifests\n")
-            stale = 1
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-    return stale
+        Path("charts/mptraining", name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
