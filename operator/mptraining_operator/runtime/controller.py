@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from mptraining_api.kubernetes_api import ApiProblem
@@ -86,17 +87,17 @@ class Reconciler(ABC):
         """Read again and repair what is not watched: in a term, at its begin and after the lists of the informer."""
 
 
+@dataclass(eq=False)
 class Controller:
     """The workers of one reconciler. `monotonic` is in seconds."""
 
-    def __init__(
-        self, reconciler: Reconciler, informer: Informer, metrics: Metrics, monotonic: Callable[[], float]
-    ) -> None:
-        self._reconciler = reconciler
-        self._informer = informer
-        self._metrics = metrics
-        self._monotonic = monotonic
-        self._queue = reconciler.queue
+    reconciler: Reconciler
+    informer: Informer
+    metrics: Metrics
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._queue = self.reconciler.queue
         # The uids of the objects whose pause an Event has reported.
         self._paused: dict[Key, str] = {}
         # Key and last progress by thread; without a lock, so that it can be read while a worker is stuck.
@@ -107,26 +108,26 @@ class Controller:
 
     def queue_all(self) -> None:
         """Queue every object."""
-        for stored in self._reconciler.objects():
+        for stored in self.reconciler.objects():
             self._queue.add(stored.key)
 
     def process(self, key: Key) -> None:
         """Reconcile one key once; an error is logged and retried with exponential backoff."""
-        if not self._informer.is_known(self._reconciler.streams, key.namespace):
+        if not self.informer.is_known(self.reconciler.streams, key.namespace):
             return
-        kind, extra = self._reconciler.kind, {self._reconciler.kind: str(key)}
-        began = self._monotonic()
+        kind, extra = self.reconciler.kind, {self.reconciler.kind: str(key)}
+        began = self.monotonic()
         try:
             if not self._is_paused(key):
-                self._reconciler.reconcile(key)
+                self.reconciler.reconcile(key)
             self._queue.forget(key)
         except NotLeading as over:
             # For the next term of this replica.
             self._queue.add(key)
             _log.info("left unfinished: %s", over, extra=extra)
         except Exception as error:  # noqa: BLE001 - an error of one key must not affect the others
-            expected = isinstance(error, self._reconciler.expected)
-            self._metrics.count_retry("Api" if isinstance(error, ApiProblem) else "Refused" if expected else "Bug")
+            expected = isinstance(error, self.reconciler.expected)
+            self.metrics.count_retry("Api" if isinstance(error, ApiProblem) else "Refused" if expected else "Bug")
             delay = self._queue.retry(key, getattr(error, "retry_after", None) or 0.0)
             problem = str(error) if expected else f"{type(error).__name__}: {error}"
             level = logging.WARNING if expected else logging.ERROR
@@ -134,9 +135,9 @@ class Controller:
             if self._queue.failures(key) == _FAILURES_UNTIL_EVENT:
                 message = f"the operator cannot reconcile this {kind} and keeps retrying: {problem}"
                 with suppress(Exception):
-                    self._reconciler.record(key, EventRecord("OperatorProblem", message[:1000], "Warning"))
+                    self.reconciler.record(key, EventRecord("OperatorProblem", message[:1000], "Warning"))
         finally:
-            self._metrics.observe_reconcile(kind, self._monotonic() - began)
+            self.metrics.observe_reconcile(kind, self.monotonic() - began)
 
     def start(self, term: Term) -> bool:
         """Start the workers of `term`; return False if it is over, or if workers of an earlier term still run."""
@@ -144,10 +145,10 @@ class Controller:
             if term.over or any(thread.is_alive() for thread in self._threads):
                 return False
             self._term = term
-            kind = self._reconciler.kind
+            kind = self.reconciler.kind
             threads = [
                 threading.Thread(target=self._work, args=(term,), name=f"{kind}-worker-{number}", daemon=True)
-                for number in range(self._reconciler.workers)
+                for number in range(self.reconciler.workers)
             ]
             for thread in threads:
                 thread.start()
@@ -157,18 +158,18 @@ class Controller:
 
     def join(self, seconds: float) -> bool:
         """Wait after the end of the term, or `queue.stop()`; return whether all workers left within `seconds`."""
-        until = self._monotonic() + seconds
+        until = self.monotonic() + seconds
         with self._changing_term:
             threads = self._threads
         for thread in threads:
-            thread.join(max(0.0, until - self._monotonic()))
+            thread.join(max(0.0, until - self.monotonic()))
         return not any(thread.is_alive() for thread in threads)
 
     def note_progress(self) -> None:
         """Restart the time of the calling worker's work: one whose calls are answered, however slowly, is not stuck."""
         thread = threading.current_thread().name
         if thread in self._working:
-            self._working[thread] = self._working[thread][0], self._monotonic()
+            self._working[thread] = self._working[thread][0], self.monotonic()
 
     def stuck(self) -> str | None:
         """Return which worker has ended or makes no progress, for the health check; None if all work."""
@@ -176,7 +177,7 @@ class Controller:
             ended = sum(not thread.is_alive() for thread in self._threads)
             if ended:
                 return f"{ended} worker threads have ended"
-        now = self._monotonic()
+        now = self.monotonic()
         for key, since in self._working.copy().values():
             if now - since > _STUCK_SECONDS:
                 return f"a worker makes no progress with {key} for {now - since:.0f} s"
@@ -188,7 +189,7 @@ class Controller:
             key = self._queue.take(timeout=_TERM_CHECK_SECONDS)
             if key is None:
                 continue
-            self._working[thread] = key, self._monotonic()
+            self._working[thread] = key, self.monotonic()
             try:
                 self.process(key)
             finally:
@@ -197,17 +198,17 @@ class Controller:
 
     def _is_paused(self, key: Key) -> bool:
         """Return whether the object is paused; report the beginning and the end of its pause."""
-        stored = self._reconciler.stored(key)
+        stored = self.reconciler.stored(key)
         if stored is None:
             self._paused.pop(key, None)
             return False
         reported = self._paused.get(key) == stored.uid
         if stored.paused and not reported:
             self._paused[key] = stored.uid
-            message = f"the operator {self._reconciler.while_paused}; to continue, remove the annotation {PAUSED}"
-            self._reconciler.record(key, EventRecord("Paused", message))
+            message = f"the operator {self.reconciler.while_paused}; to continue, remove the annotation {PAUSED}"
+            self.reconciler.record(key, EventRecord("Paused", message))
         elif reported and not stored.paused:
             del self._paused[key]
-            message = f"the operator reconciles this {self._reconciler.kind} again"
-            self._reconciler.record(key, EventRecord("Unpaused", message))
+            message = f"the operator reconciles this {self.reconciler.kind} again"
+            self.reconciler.record(key, EventRecord("Unpaused", message))
         return stored.paused

@@ -46,7 +46,10 @@ class HealthServer(ServerThread):
 
     def _answer(self, check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
-            causes = _run_check(check)
+            try:
+                causes = check()
+            except Exception as error:  # noqa: BLE001 - a check that raises is reported as a problem
+                causes = [f"a check failed: {type(error).__name__}: {error}"]
             return web.Response(status=503 if causes else 200, text="\n".join(causes or ["ok"]) + "\n")
 
         return answer
@@ -55,10 +58,3 @@ class HealthServer(ServerThread):
         # In a thread: counting thousands of jobs takes longer than a probe may wait.
         text = await asyncio.to_thread(self._metrics)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-
-def _run_check(check: Check) -> list[str]:
-    try:
-        return check()
-    except Exception as error:  # noqa: BLE001 - a check that raises is reported as a problem
-        return [f"a check failed: {type(error).__name__}: {error}"]
