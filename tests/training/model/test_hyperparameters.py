@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mptraining_api import events
-from mptraining_api.launch import JOB_FILE, SOURCE_FOLDER
 from mptraining_api.events import Hyperparameter
+from mptraining_api.launch import JOB_FILE, SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram
 from mptraining_api.spec import Function
 from mptraining_trainer.export.export import build_model
