@@ -13,8 +13,8 @@ from pathlib import Path
 from mptraining.job_file.paths import absolute_path
 from mptraining.local.run import TRAINER, machine_settings, this_machine
 from mptraining.runs import load_run
-from mptraining.sweeps import cost
 from mptraining.sweeps.best_job import SWEEP_FILE
+from mptraining.sweeps.cost import explain_search
 from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
@@ -22,14 +22,11 @@ from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.trial_runs import Machine, visible_gpus
 from mptraining.sweeps.view import SweepView, counts, one_line
 from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_api.resolve.resolve import resolve
-from mptraining_api.spec import MPTrainingJob
-from mptraining_api.sweep.check import first_values
 from mptraining_api.sweep.early_stopping import job_epochs
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
-from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
-from mptraining_api.sweep.trial_job import job_document, output_uri
+from mptraining_api.sweep.status import SweepStatus, TrialState
+from mptraining_api.sweep.trial_job import output_uri
 
 # Trials whose run folders are read for the time of an epoch.
 _MOST_MEASURED = 20
@@ -127,37 +124,14 @@ def run_sweep(
 
 
 def explain(opened: LocalSweep) -> list[str]:
-    """Return the size of the search and its cost in trials and device hours."""
-    spec = opened.sweep.spec
-    devices, device = _devices(opened.sweep)
-    measured = cost.measured_from(_measured_trials(opened))
-    return list(
-        cost.lines(
-            opened.sweep.metadata.name,
-            spec,
-            devices=devices,
-            device=device,
-            parallel=opened.parallel,
-            measured=measured,
-        )
-    )
-
-
-def _devices(sweep: MPTrainingSweep) -> tuple[int, str]:
-    """Return the number of devices that a trial uses, and their name."""
-    # A field that is searched may be absent in the job.
-    values = first_values(sweep.spec.parameters, {})
-    trial = Trial(number=1, job=f"{sweep.metadata.name}-1", state=TrialState.PROPOSED, parameters=values)
-    parsed = MPTrainingJob.parse(job_document(sweep, trial))
-    job = resolve(parsed, machine_settings(this_machine())(parsed.spec.accelerator.type))
-    count = job.workers if job.accelerator.kind == "cpu" else job.workers * job.accelerator.count_per_worker
-    return count, job.accelerator.title
+    """Return the size of the search and its cost in trials and device hours, by the trials that have ended here."""
+    return explain_search(opened.sweep, parallel=opened.parallel, measured=_measured_trials(opened))
 
 
 def _measured_trials(opened: LocalSweep) -> list[tuple[int, float]]:
     """Return (epochs, seconds) of trials that have ended in the sweep's folder."""
-    found = []
-    ended = [each for each in opened.view.trials if each.state in (TrialState.SUCCEEDED, TrialState.STOPPED)]
+    measured = []
+    ended = [trial for trial in opened.view.trials if trial.state in (TrialState.SUCCEEDED, TrialState.STOPPED)]
     for trial in ended[-_MOST_MEASURED:]:
         uri = output_uri(opened.sweep, trial.number)
         try:
@@ -167,5 +141,5 @@ def _measured_trials(opened: LocalSweep) -> list[tuple[int, float]]:
             # A deleted run folder tells nothing, and the others are enough.
             continue
         if seconds is not None:
-            found.append((epochs, seconds))
-    return found
+            measured.append((epochs, seconds))
+    return measured
