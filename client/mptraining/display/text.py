@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TextIO, runtime_checkable
+from typing import Literal, Protocol, TextIO
 
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, SearchSpace, Started
 from mptraining_api.outputs.scalars import is_new_validation, of_validation
@@ -60,19 +60,9 @@ class Display(Protocol):
         """Remove the progress bar; `say` may still be called."""
 
 
-@runtime_checkable
-class WaitingDisplay(Protocol):
-    """A display that can show what the run is waiting for, until the next event."""
-
-    def waiting(self, text: str) -> None: ...
-
-
 def show_waiting(display: Display, text: str) -> None:
     """Show what the run is waiting for: as a moving line where the display has one, otherwise as a line."""
-    if isinstance(display, WaitingDisplay):
-        display.waiting(text)
-    else:
-        display.say(text)
+    getattr(display, "waiting", display.say)(text)
 
 
 def wrapped(text: str, stream: TextIO) -> str:
@@ -229,11 +219,10 @@ def header(job: ResolvedJob, *, folder: str) -> list[str]:
 
     `folder` is the run folder as the user may type it.
     """
-    shown = [each for each in job.choices if each.field in _SHORT]
+    chosen = [choice for choice in job.choices if choice.field in _SHORT]
     rows = [("run folder", folder, "")]
-    rows += [(each.field.removeprefix("spec."), each.value, each.because) for each in shown]
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    wide[1] = min(wide[1], 28)
+    rows += [(choice.field.removeprefix("spec."), choice.value, choice.because) for choice in chosen]
+    wide = max(len(field) for field, _, _ in rows), min(28, max(len(value) for _, value, _ in rows))
     workers = f" on {job.workers} workers" if job.workers > 1 else ""
     return [
         f"{job.name}: {program_text(job)} on {job.accelerator.title}{workers}",
@@ -260,7 +249,7 @@ def is_noise(stream: Literal["stdout", "stderr"], text: str, *, needs_gpu: bool 
     --debug shows it.
     """
     hidden = NOISE if needs_gpu else (*NOISE, *_NO_GPU)
-    return stream == "stderr" and any(each.lower() in text.lower() for each in hidden)
+    return stream == "stderr" and any(noise.lower() in text.lower() for noise in hidden)
 
 
 def with_worker_prefix(worker: int, text: str) -> str:
@@ -288,7 +277,7 @@ class PlainDisplay:
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._last = self._last_saved = -math.inf
+        self._shown: dict[type[Event], float] = {}
         self._before: Progress | None = None
 
     def say(self, text: str) -> None:
@@ -303,20 +292,18 @@ class PlainDisplay:
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
         print(with_worker_prefix(worker, text), file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
     def _is_due(self, event: Event) -> bool:
-        now = self._clock()
-        if isinstance(event, Saved):
-            due = now - self._last_saved >= self._seconds
-            self._last_saved = now if due else self._last_saved
-            return due
-        if not isinstance(event, Progress):
+        if not isinstance(event, Progress | Saved):
             return True
-        eventful = ends_validation(event, self._before) or self._before is None or event.epoch != self._before.epoch
-        wait = BRIEF_SECONDS if eventful else self._seconds
-        if now - self._last < wait and event.step != event.total_steps:
+        wait, due = self._seconds, False
+        if isinstance(event, Progress):
+            due = event.step == event.total_steps
+            if self._before is None or event.epoch != self._before.epoch or ends_validation(event, self._before):
+                wait = BRIEF_SECONDS
+        now = self._clock()
+        if not due and now - self._shown.get(type(event), -math.inf) < wait:
             return False
-        self._last = now
+        self._shown[type(event)] = now
         return True

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.local.run import machine_settings, this_machine
-from mptraining.sweeps import best_job, cell
+from mptraining.sweeps import best_job
+from mptraining.sweeps.display import sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
 from mptraining.sweeps.start import open_checked, open_sweep, run_sweep
 from mptraining.sweeps.sweep_file import check_sweep_document
@@ -95,7 +96,7 @@ class Sweep:
         """Plot the objective of the trials and the best so far, as `History.plot` does."""
         from mptraining.display.plot import plot
 
-        return plot(cell.panels(self._view))
+        return plot(sweep_panels(self._view))
 
     def __repr__(self) -> str:
         return f"<Sweep {one_line(self._view)}>"
@@ -104,7 +105,7 @@ class Sweep:
         return "\n".join(lines(self._view))
 
     def _repr_html_(self) -> str:
-        return cell.html(self._view)
+        return sweep_html(self._view)
 
 
 def sweep(

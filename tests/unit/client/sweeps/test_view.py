@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -11,8 +10,7 @@ import optuna
 import pytest
 from rich.console import Console
 
-from mptraining.sweeps import cell
-from mptraining.sweeps.display import CellDisplay, LiveTable, live_table
+from mptraining.sweeps.display import CellDisplay, LiveTable, live_table, sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
 from mptraining.sweeps.view import lines, newly_ended, one_line, short_names, trial_line
 from mptraining_api.events import Progress
@@ -97,10 +95,10 @@ def test_few_trials_have_no_importance() -> None:
 
 def test_the_cell_of_a_notebook_has_the_curve_of_the_best_so_far() -> None:
     view = view_of([trial(1, 0.1, 0.5), trial(2, 0.1, 0.25), trial(3, 0.1, 0.75)])
-    best, each = cell.panels(view)[0].curves
+    best, each = sweep_panels(view)[0].curves
     assert [y for _, y in best.points] == [0.5, 0.5, 0.75]
     assert [y for _, y in each.points] == [0.5, 0.25, 0.75]
-    text = cell.html(view)
+    text = sweep_html(view)
     assert "trial 3" in text
     assert "<svg" in text
     assert "&lt;" not in text
@@ -111,34 +109,26 @@ PROGRESS = Progress(
 )
 
 
-class Cell:
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def __call__(self, html: str) -> Callable[[str], None]:
-        self.shown.append(html)
-        return self.shown.append
-
-
 def test_the_cell_shows_the_sweep_and_is_drawn_again_when_a_trial_changes() -> None:
-    now, cell = [0.0], Cell()
-    display = CellDisplay(cell, clock=lambda: now[0])
+    now: list[float] = [0.0]
+    contents: list[str] = []
+    display = CellDisplay(contents.append, clock=lambda: now[0])
     display.say("note: before the first view")
     first = view_of([trial(1, 0.01, None)])
     display.update(first, {1: PROGRESS})
-    assert len(cell.shown) == 1
-    assert "note: before the first view" in cell.shown[0]
-    assert "trial 1: step 30/120  epoch 1  loss 0.5" in cell.shown[0]
+    assert len(contents) == 1
+    assert "note: before the first view" in contents[0]
+    assert "trial 1: step 30/120  epoch 1  loss 0.5" in contents[0]
     display.update(first, {1: PROGRESS})
-    assert len(cell.shown) == 1, "too early for progress alone"
+    assert len(contents) == 1, "too early for progress alone"
     now[0] = 2.0
     display.update(first, {1: PROGRESS})
     display.update(view_of([trial(1, 0.01, 0.5), trial(2, 0.02, 0.75)]), {})
-    assert len(cell.shown) == 3
-    assert "best val_accuracy so far" in cell.shown[-1]
+    assert len(contents) == 3
+    assert "best val_accuracy so far" in contents[-1]
     display.say("Succeeded")
     display.close()
-    assert "Succeeded" in cell.shown[-1]
+    assert "Succeeded" in contents[-1]
 
 
 def printed(console: Console) -> str:
