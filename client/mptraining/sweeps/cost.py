@@ -12,32 +12,24 @@ from mptraining_api.resolve.resolve import resolve
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.check import first_values
 from mptraining_api.sweep.early_stopping import Rungs, job_epochs, rungs
-from mptraining_api.sweep.search_space import choices, grid_size, integers, max_trials
+from mptraining_api.sweep.search_space import integers, max_trials
 from mptraining_api.sweep.spec import MPTrainingSweep, Parameter, SweepSpec
 from mptraining_api.sweep.status import Trial, TrialState
 from mptraining_api.sweep.trial_job import job_document
-
-# Combinations are counted no further.
-_MOST_COMBINATIONS = 1_000_000_000
-# Those of parameters with conditions are counted one by one.
-_MOST_CONDITIONAL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The most that a sweep can take; it ends earlier at its target or its time limit.
 
-    `combinations` is None for a search over real numbers; there are more than that if `more_combinations`. `rungs` has
-    (epochs, trials that reach them), one entry without early stopping; `epochs` is the sum over all trials,
+    `rungs` has (epochs, trials that reach them), one entry without early stopping; `epochs` is the sum over all trials,
     `full_epochs` what it were without early stopping; both are None if the job trains for a number of steps.
     """
 
     trials: int
-    combinations: int | None
-    more_combinations: bool
-    rungs: tuple[tuple[int, int], ...]
-    epochs: int | None
-    full_epochs: int | None
+    rungs: tuple[tuple[int, int], ...] = ()
+    epochs: int | None = None
+    full_epochs: int | None = None
 
 
 def explain_search(
@@ -55,7 +47,7 @@ def explain_search(
     devices = job.workers if job.accelerator.kind == "cpu" else job.workers * job.accelerator.count_per_worker
     whole = cost(sweep.spec)
     rows = [
-        *_size_rows(sweep.spec, whole, parallel),
+        *_size_rows(whole, parallel),
         *_time_rows(whole.epochs, devices, job.accelerator.title, parallel, measured),
     ]
     parameters = sweep.spec.parameters
@@ -69,29 +61,15 @@ def explain_search(
 
 def cost(spec: SweepSpec) -> Cost:
     """Return the cost of a valid sweep."""
-    trials = max_trials(spec)
-    combinations, more = _combinations(spec.parameters)
+    trials, early = max_trials(spec), rungs(spec)
     try:
         full = job_epochs(spec.job)
     except ValueError:
-        return Cost(trials, combinations, more, (), None, None)
-    early = rungs(spec)
+        return Cost(trials)
     reached = _reached(trials, early) if early else ((full, trials),)
     begins = (0, *(end for end, _ in reached))
     epochs = sum((end - begin) * count for begin, (end, count) in zip(begins, reached, strict=False))
-    return Cost(trials, combinations, more, reached, epochs, full * trials)
-
-
-def _combinations(parameters: Sequence[Parameter]) -> tuple[int | None, bool]:
-    """Return the number of combinations, None for infinitely many, and whether there are more than that."""
-    deciding = {parameter.when.path for parameter in parameters if parameter.when}
-    conditional = [parameter for parameter in parameters if parameter.when or parameter.path in deciding]
-    others = [parameter for parameter in parameters if parameter not in conditional]
-    some, rest = grid_size(conditional, most=_MOST_CONDITIONAL + 1), grid_size(others, most=_MOST_COMBINATIONS + 1)
-    if some is None or rest is None:
-        return None, False
-    combinations = min(some, _MOST_CONDITIONAL) * rest
-    return min(combinations, _MOST_COMBINATIONS), some > _MOST_CONDITIONAL or combinations > _MOST_COMBINATIONS
+    return Cost(trials, reached, epochs, full * trials)
 
 
 def _reached(trials: int, early: Rungs) -> tuple[tuple[int, int], ...]:
@@ -119,13 +97,7 @@ def parameter_text(parameter: Parameter) -> str:
     return text if when is None else f"{text}, when {when.path} is {' or '.join(map(value_text, when.values))}"
 
 
-def _size_rows(spec: SweepSpec, whole: Cost, parallel: int) -> Iterator[tuple[str, str]]:
-    if whole.combinations is None:
-        real = sum(choices(parameter) is None for parameter in spec.parameters)
-        yield "search", f"no finite number of combinations: {counted(real, 'range')} of real numbers"
-    else:
-        more = "more than " if whole.more_combinations else ""
-        yield "search", f"{more}{counted(whole.combinations, 'combination')}"
+def _size_rows(whole: Cost, parallel: int) -> Iterator[tuple[str, str]]:
     yield "trials", f"at most {whole.trials:,}, {parallel} at a time"
     if len(whole.rungs) > 1:
         yield "rungs", ", ".join(f"{trials:,} to epoch {epochs}" for epochs, trials in whole.rungs)

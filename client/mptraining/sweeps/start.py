@@ -50,9 +50,8 @@ class LocalSweep:
     @property
     def shown_folder(self) -> str:
         """Return the folder as the user may type it."""
-        here = Path.cwd()
-        path = self.folder.path
-        return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
+        here, path = Path.cwd(), self.folder.path
+        return str(path.relative_to(here)) if here in path.parents else str(path)
 
 
 def open_sweep(path: Path, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
@@ -106,10 +105,9 @@ def run_sweep(
         metadata = opened.sweep.metadata.model_copy(update={"uid": uid})
         sweep = opened.sweep.model_copy(update={"metadata": metadata})
         driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, slots)
-        for each in opened.notes:
-            display.say(f"note: {each}")
-        begun = counts(driver.view)
-        if begun["ended"] or begun["running"] or begun["pending"]:
+        for note in opened.notes:
+            display.say(f"note: {note}")
+        if any(counts(driver.view).values()):
             display.say(f"continues: {one_line(driver.view)}")
         else:
             display.say(

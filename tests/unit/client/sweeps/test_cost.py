@@ -4,53 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from mptraining.sweeps.cost import cost, explain_search
 from mptraining_api.sweep.spec import SweepSpec
 from tests.testbed.sweep_files import view_of
 
 SWEEP = view_of([]).sweep
-GRID = [{"path": "a", "values": [1, 2, 3]}, {"path": "b", "int": {"low": 0, "high": 10, "step": 5}}]
-CONDITIONAL = [*GRID, {"path": "c", "values": [7, 8], "when": {"path": "a", "values": [1]}}]
-DIGITS = [{"path": name, "values": list(range(10))} for name in "abcdefghi"]
 
 
 def spec_with(**changes: Any) -> SweepSpec:
     return SweepSpec.parse(SWEEP.spec.to_document() | changes)
 
 
-def chain(names: str) -> list[dict[str, Any]]:
-    """Return parameters of ten values, each of which exists for all values of the one before."""
-    digits = list(range(10))
-    return [
-        {"path": name, "values": digits, **({"when": {"path": before, "values": digits}} if before else {})}
-        for before, name in zip(("", *names), names, strict=False)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "combinations", "more"),
-    [
-        (GRID, 9, False),
-        (CONDITIONAL, 12, False),
-        # A billion combinations would take hours. One of the first digit's ten values has two values of `j`.
-        ([*DIGITS[:7], {"path": "j", "values": [0, 1], "when": {"path": "a", "values": [1]}}], 11_000_000, False),
-        ([*DIGITS, {"path": "j", "values": [0, 1], "when": {"path": "a", "values": [1]}}], 1_000_000_000, True),
-        (chain("abcde"), 10_000, True),
-        (SWEEP.spec.to_document()["parameters"], None, False),
-    ],
-)
-def test_combinations_are_counted_without_listing_them(
-    parameters: list[dict[str, Any]], combinations: int | None, more: bool
-) -> None:
-    whole = cost(spec_with(parameters=parameters))
-    assert (whole.combinations, whole.more_combinations) == (combinations, more)
-
-
 def test_a_grid_has_as_many_trials_as_combinations() -> None:
-    whole = cost(spec_with(algorithm={"name": "Grid"}, parameters=CONDITIONAL, trials={}))
-    assert (whole.trials, whole.combinations, whole.epochs) == (12, 12, 4 * 12)
+    grid = [
+        {"path": "a", "values": [1, 2, 3]},
+        {"path": "b", "int": {"low": 0, "high": 10, "step": 5}},
+        {"path": "c", "values": [7, 8], "when": {"path": "a", "values": [1]}},
+    ]
+    whole = cost(spec_with(algorithm={"name": "Grid"}, parameters=grid, trials={}))
+    assert (whole.trials, whole.epochs) == (12, 4 * 12)
 
 
 def test_early_stopping_trains_fewer_epochs() -> None:
@@ -65,7 +37,6 @@ def test_the_text_has_the_time_when_trials_have_ended() -> None:
         "flowers: TPE over 2 parameters",
         "  training.optimizer.config.learning_rate  0.0001 to 0.1, uniform in the logarithm",
         "  training.batchSize.global                32, 64",
-        "  search        no finite number of combinations: 1 range of real numbers",
         "  trials        at most 20, 2 at a time",
         "  epochs        about 80 over all trials",
     ]
