@@ -206,21 +206,21 @@ class Test_entry_point:
             ("segg:build",
              r"^\d+: spec.program.function.entryPoint: no module 'segg' .*project\). Did you mean 'seg'\?"),
             ("seg:biuld", r"module 'seg' has no 'biuld'. Did you mean 'build'\?"),
-            ("seg:inner", r"module 'seg' has no 'inner'. It has build\."),
+            ("seg:other", r"module 'seg' has no 'other'. It has build\."),
             ("nets.unat:build", r"no module 'nets.unat' .*nets\). Did you mean 'unet'\?"),
             ("nets.unet:build", r"'nets.unet' cannot be imported: .* \(at unet.py:1\)"),
             ("seg.unet:build", r"'seg' is not a package, but \S*seg.py; expected a folder \S*project/seg$"),
         ],
     )  # fmt: skip
     def test_mistakes_have_the_line_of_the_job_file(self, of: Callable[..., Path], entry_point: str, said: str) -> None:
-        (found,) = mistakes(of(entry_point), here=True)
-        assert re.search(said, found)
+        (mistake,) = mistakes(of(entry_point), here=True)
+        assert re.search(said, mistake)
 
     def test_a_package_comes_before_a_module_of_its_name(self, of: Callable[..., Path]) -> None:
         files = {"both.py": "def build(): pass\n", "both/__init__.py": "def main(): pass\n"}
         assert mistakes(of("both:main", files=files), here=True) == []
-        (found,) = mistakes(of("both:build", files=files), here=True)
-        assert "module 'both' has no 'build'. It has main." in found
+        (mistake,) = mistakes(of("both:build", files=files), here=True)
+        assert "module 'both' has no 'build'. It has main." in mistake
 
     def test_a_run_here_imports_from_the_working_directory_too(
         self, of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,10 +229,10 @@ class Test_entry_point:
         (tmp_path / "proj" / "models" / "unet.py").write_text("def build(): pass\n")
         monkeypatch.chdir(tmp_path / "proj")
         assert mistakes(of("models.unet:build"), here=True) == []
-        (found,) = mistakes(of("models.unet:biuld"), here=True)
-        assert "module 'models.unet' has no 'biuld'. Did you mean 'build'?" in found
-        (found,) = mistakes(of("modells.unet:build"), here=True)
-        assert "no module 'modells' (searched" in found
+        (mistake,) = mistakes(of("models.unet:biuld"), here=True)
+        assert "module 'models.unet' has no 'biuld'. Did you mean 'build'?" in mistake
+        (mistake,) = mistakes(of("modells.unet:build"), here=True)
+        assert "no module 'modells' (searched" in mistake
 
     @pytest.mark.parametrize(
         ("entry_point", "said"),
@@ -274,8 +274,8 @@ class Test_entry_point:
     def test_a_function_that_the_shipped_source_lacks_is_a_mistake(self, of: Callable[..., Path]) -> None:
         more = "  source: {configMap: {name: code}}\n  podTemplate: {image: registry.example.com/a:1}\n"
         files = {"source/flowers.py": "def build(): pass\n", "source/newer.py": "def build(:\n"}
-        (found,) = mistakes(of("flowers:biuld", more=more, files=files))
-        assert "module 'flowers' has no 'biuld'. Did you mean 'build'?" in found
+        (mistake,) = mistakes(of("flowers:biuld", more=more, files=files))
+        assert "module 'flowers' has no 'biuld'. Did you mean 'build'?" in mistake
         # The image may have a newer Python, or the module.
         for entry_point in ("newer:build", "flower:build"):
             notes = check_job_file(of(entry_point, more=more, files=files)).notes
@@ -286,9 +286,9 @@ class Test_zero_steps:
     BATCH = ("batchSize: {global: 64}", "batchSize: {global: 100}")
 
     def test_a_batch_of_more_than_all_records_is_a_mistake(self, job: Callable[..., Path]) -> None:
-        (found,) = mistakes(job(self.BATCH, records=48))
+        (mistake,) = mistakes(job(self.BATCH, records=48))
         assert re.match(
-            r"\d+: spec.training.batchSize: 100 examples a step, 48 in the training data: zero steps. Lower", found
+            r"\d+: spec.training.batchSize: 100 examples a step, 48 in the training data: zero steps. Lower", mistake
         )
 
     def test_enough_records_or_unknown_ones_are_none(self, job: Callable[..., Path]) -> None:
