@@ -27,8 +27,6 @@ from mptraining_api.programs.source_text import imported_modules
 _TUNER = re.compile(r"^[ \t]*(?:keras[-_.]?tuner)(?=[ \t]*(?:#|;|$))", re.MULTILINE | re.IGNORECASE)
 _OLDER_TUNER = "keras-tuner<1.4"
 _CELL = re.compile(r"# %% (.+, cell \d+)")
-
-
 # Texts of files by path: each is read only if the path is asked for, and None if there is no such file.
 _Texts = Callable[[str], str | None]
 
@@ -40,18 +38,16 @@ def with_keras(
 
     `image` is the container image that the program was written for, if the user names one.
     """
-    texts = {
-        file.path: file.content.decode("utf-8", "replace") for file in package.files if _may_be_read(file, package)
-    }
-    job, notes = _with_detected_keras(document, texts.get, requirements=package.requirements, image=image)
+    files = {file.path: file.content for file in package.files}
+
+    def text(path: str) -> str | None:
+        return files[path].decode("utf-8", "replace") if path in files else None
+
+    job, notes = _with_detected_keras(document, text, requirements=package.requirements, image=image)
     if job["spec"].get("keras") == "Legacy":
         package, about_tuner = _with_older_tuner(package)
         notes += about_tuner
     return job, package, notes
-
-
-def _may_be_read(file: SourceFile, package: Package) -> bool:
-    return file.path.endswith(".py") or file.path == package.requirements
 
 
 def _with_older_tuner(package: Package) -> tuple[Package, list[str]]:
