@@ -53,10 +53,7 @@ class TerminalDisplay(RunNarrator):
 
 
 def bar(event: Progress, saved: int | None = None) -> Group:
-    """Return the progress bar in two lines: position and time left, then metrics, speed and the last saved step.
-
-    The number of retries is the total, because the bar is redrawn before a user could read a difference.
-    """
+    """Return the progress bar in two lines: position and time left, then metrics, speed and the last saved step."""
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)

@@ -133,8 +133,11 @@ def is_indexing(event: Event) -> bool:
     return isinstance(event, Notice) and event.topic == "Indexing"
 
 
-def speed_text(event: Progress, before: Progress | None = None, *, with_time_left: bool = True) -> str:
-    """Return speed, loss scale, skipped steps and input statistics of a Progress event; retries since `before`."""
+def speed_text(event: Progress, *, with_time_left: bool = True) -> str:
+    """Return speed, loss scale, skipped steps and input statistics of a Progress event.
+
+    Skipped steps and retries count from the start of the process.
+    """
     parts = []
     if event.examples_per_second is not None:
         parts.append(rate(event.examples_per_second))
@@ -146,10 +149,8 @@ def speed_text(event: Progress, before: Progress | None = None, *, with_time_lef
         parts.append(f"{event.skipped_steps} skipped")
     if event.input_bytes_per_second:
         parts.append(f"reads {size(event.input_bytes_per_second)}/s")
-    # `input_retries` counts from the start of the process.
-    retries = (event.input_retries or 0) - (before.input_retries or 0 if before else 0)
-    if retries > 0:
-        parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'}")
+    if event.input_retries:
+        parts.append(f"{event.input_retries:,} {'retry' if event.input_retries == 1 else 'retries'}")
     if event.input_bound_percent is not None and event.input_bound_percent >= 20:
         parts.append(f"waits for data {event.input_bound_percent:.0f}%")
     if with_time_left and (left := time_left(event)):
@@ -172,8 +173,8 @@ def position_text(event: Progress) -> str:
     return f"trial {event.trial}{trials}  step {event.step}{of}  epoch {event.epoch}"
 
 
-def event_lines(event: Event, before: Progress | None = None) -> list[str]:
-    """Return the event as plain lines; `before` is the previous Progress event shown.
+def event_lines(event: Event) -> list[str]:
+    """Return the event as plain lines.
 
     Finished has none, because `mptraining.local.outcome.final_text` and `mptraining.cluster.wait.final_lines` report
     it, and Inspected and SearchSpace have none, because those who asked for them report them.
@@ -200,7 +201,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
             begin = f"resumes from step {event.first_step}" if event.first_step else starts
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
-            parts = [position_text(event), metrics(event.metrics), speed_text(event, before)]
+            parts = [position_text(event), metrics(event.metrics), speed_text(event)]
             return ["  ".join(part for part in parts if part)]
         case Notice():
             kind = "warning: " if event.level == "Warning" else "note: "
@@ -285,7 +286,7 @@ class PlainDisplay:
 
     def event(self, worker: int, event: Event) -> None:
         if is_shown(worker, event) and self._is_due(event):
-            for text in event_lines(event, self._before):
+            for text in event_lines(event):
                 self.say(with_worker_prefix(worker, text))
             self._before = event if isinstance(event, Progress) else self._before
 

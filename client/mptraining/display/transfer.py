@@ -18,7 +18,7 @@ PLAIN_SECONDS = 5.0
 
 
 class PlainTransfer:
-    """Lines for a pipe, a log or a notebook, at most one every `seconds`."""
+    """Lines for a pipe, a log or a notebook, at most one every `seconds`; threads may add bytes."""
 
     def __init__(
         self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS
@@ -31,11 +31,9 @@ class PlainTransfer:
         self._adding = threading.Lock()
 
     def total(self, size: int) -> None:
-        """Set the size of all files."""
         self._total = size
 
     def add(self, size: int) -> None:
-        """Count bytes that have arrived; threads may call it."""
         with self._adding:
             self._arrived += size
             if self._clock() - self._shown >= self._seconds:
@@ -51,16 +49,13 @@ class TerminalTransfer:
         self._task = progress.add_task("fetch", total=None, start=False)
 
     def say(self, text: str) -> None:
-        """Print a permanent line above the bar."""
         self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def total(self, size: int) -> None:
-        """Set the size of all files."""
         self._progress.update(self._task, total=size)
         self._progress.start_task(self._task)
 
     def add(self, size: int) -> None:
-        """Count bytes that have arrived; threads may call it."""
         self._progress.advance(self._task, size)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from mptraining_api import accelerators
 from mptraining_api.pods.images import has_moving_tag
-from mptraining_api.resolve.attempt import divisors, possible_workers
 from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import JobSpec
@@ -23,7 +22,7 @@ _FACTOR_WITHOUT_WARMUP = 2.0
 
 def advise(job: ResolvedJob) -> list[str]:
     """Return at most `MOST` short sentences, the costliest mistake first."""
-    topics = (_interruption, _one_size, _files, _precision, _learning_rate, _shapes, _metrics)
+    topics = (_interruption, _files, _precision, _learning_rate, _shapes, _metrics)
     return [sentence for topic in topics for sentence in topic(job)][:MOST]
 
 
@@ -60,16 +59,6 @@ def _interruption(job: ResolvedJob) -> Iterator[str]:
             "Spot leaves pods 15 s: what was trained since the last checkpoint (now the end of each "
             "epoch) is lost. Set checkpoint.everySteps to a few minutes' work."
         )
-
-
-def _one_size(job: ResolvedJob) -> Iterator[str]:
-    if job.workers_range is None or len(possible_workers(job)) > 1:
-        return
-    least, most = job.workers_range.min, job.workers_range.max
-    fewer = divisors(1, least - 1, job.replicas_per_worker, job.global_batch_size)
-    since = "" if least == most else f", {most}, since the others cannot share {job.global_batch_size} examples evenly"
-    wider = f"min: {fewer[-1]}" if fewer else "a larger max"
-    yield f"elastic: {{min: {least}, max: {most}}} has one number of workers{since}: write workers: {most}, or {wider}."
 
 
 def _files(job: ResolvedJob) -> Iterator[str]:

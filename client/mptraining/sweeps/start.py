@@ -12,7 +12,6 @@ from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path
 from mptraining.local.run import TRAINER, machine_settings, this_machine
-from mptraining.runs import load_run
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.cost import explain_search
 from mptraining.sweeps.display import sweep_display_here
@@ -21,15 +20,10 @@ from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.trial_runs import Machine, visible_gpus
 from mptraining.sweeps.view import SweepView, counts, one_line
-from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_api.sweep.early_stopping import job_epochs
+from mptraining_api.problems import InvalidProgram
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
-from mptraining_api.sweep.status import SweepStatus, TrialState
-from mptraining_api.sweep.trial_job import output_uri
-
-# Trials whose run folders are read for the time of an epoch.
-_MOST_MEASURED = 20
+from mptraining_api.sweep.status import SweepStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +116,5 @@ def run_sweep(
 
 
 def explain(opened: LocalSweep) -> list[str]:
-    """Return the size of the search and its cost in trials and device hours, by the trials that have ended here."""
-    return explain_search(opened.sweep, parallel=opened.parallel, measured=_measured_trials(opened))
-
-
-def _measured_trials(opened: LocalSweep) -> list[tuple[int, float]]:
-    """Return (epochs, seconds) of trials that have ended in the sweep's folder."""
-    measured = []
-    ended = [trial for trial in opened.view.trials if trial.state in (TrialState.SUCCEEDED, TrialState.STOPPED)]
-    for trial in ended[-_MOST_MEASURED:]:
-        uri = output_uri(opened.sweep, trial.number)
-        try:
-            epochs = trial.values[-1].epoch if trial.values else job_epochs(opened.sweep.spec.job)
-            seconds = load_run(uri or "").seconds
-        except (Problem, ValueError):
-            # A deleted run folder tells nothing, and the others are enough.
-            continue
-        if seconds is not None:
-            measured.append((epochs, seconds))
-    return measured
+    """Return the size of the search and its cost."""
+    return explain_search(opened.sweep, parallel=opened.parallel)

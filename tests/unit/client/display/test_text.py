@@ -78,15 +78,6 @@ def test_plain_progress_comes_every_ten_seconds_and_at_ends(capsys: pytest.Captu
     assert shown == ["1", "3", "4", "6", "100"]
 
 
-def test_retries_are_printed_when_there_are_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    times = iter((10.0, 20.0, 30.0, 40.0))
-    display = PlainDisplay(clock=lambda: next(times))
-    for retries in (0, 3, 3, 1203):
-        display.event(0, progress(1, input_retries=retries, metrics={"val_loss": 1.0}))
-    shown = [line.partition("val_loss 1")[2] for line in capsys.readouterr().out.splitlines() if "step" in line]
-    assert shown == ["", "  3 retries", "", "  1,200 retries"]
-
-
 def test_other_workers_only_warn(capsys: pytest.CaptureFixture[str]) -> None:
     display = PlainDisplay()
     display.event(1, progress(1))

@@ -132,21 +132,6 @@ def test_an_example_resolves_and_loses_no_work(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "batch", "expected"),
-    [
-        (3, 4, 64, "elastic: {min: 3, max: 4} has one number of workers, 4, since the others cannot share 64 examples "
-                   "evenly: write workers: 4, or min: 2."),
-        (2, 2, 64, "elastic: {min: 2, max: 2} has one number of workers: write workers: 2, or min: 1."),
-        (1, 1, 64, "elastic: {min: 1, max: 1} has one number of workers: write workers: 1, or a larger max."),
-        (2, 4, 64, ""),
-    ],
-)  # fmt: skip
-def test_an_elastic_job_with_one_number_of_workers(least: int, most: int, batch: int, expected: str) -> None:
-    text = advice_text(elastic={"min": least, "max": most}, training={"batchSize": {"global": batch}})
-    assert expected in text if expected else "one number of workers" not in text
-
-
-@pytest.mark.parametrize(
     ("spec", "expected"),
     [
         ({"scheduling": {"gang": "Volcano"}},
