@@ -100,12 +100,8 @@ def running_notebook(environment: Mapping[str, str] = os.environ, *, as_saved: b
     notebook = read_notebook(file)
     saved = {cell.source.strip() for cell in notebook.cells}
     if not as_saved and executed and executed[-1].source.strip() not in saved:
-        raise InvalidProgram(
-            str(file),
-            "the file does not hold the cell that is running",
-            expected="the notebook as it is shown",
-            next_step="Save the notebook, then run the cell again.",
-        )
+        found, step = "the file does not hold the cell that is running", "Save the notebook, then run the cell again."
+        raise InvalidProgram(str(file), found, expected="the notebook as it is shown", next_step=step)
     return notebook
 
 
@@ -253,13 +249,9 @@ def _without_futures(text: str, tree: ast.Module, futures: dict[str, None]) -> s
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One method call on IPython's shell: `system` or `getoutput` with a command, or a magic with its line."""
-
-    method: str
-    magic: str
-    line: str
+# A call of IPython's shell: `system` or `getoutput` with a command, or `run_line_magic` or `run_cell_magic` with the
+# name of the magic and its line.
+_Call = tuple[str, ...]
 
 
 def _shell_calls(tree: ast.Module) -> Iterator[_Call]:
@@ -267,22 +259,21 @@ def _shell_calls(tree: ast.Module) -> Iterator[_Call]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method)):
                 constants = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
-                texts = [constant for constant in constants if isinstance(constant, str)]
-                if method in ("system", "getoutput") and texts:
-                    yield _Call(method, "", texts[0])
-                elif method in ("run_line_magic", "run_cell_magic") and len(texts) > 1:
-                    yield _Call(method, texts[0], texts[1])
+                yield method, *(constant for constant in constants if isinstance(constant, str))
 
 
 def _pip(call: _Call) -> Iterator[str]:
     """Yield the arguments of each `pip install` in the call."""
-    command = f"pip {call.line}" if call.magic == "pip" else call.line if call.method == "system" else ""
-    yield from filter(None, map(install_arguments, command.split("&&")))
+    match call:
+        case ("system", command) | ("run_line_magic" | "run_cell_magic", "pip", command):
+            command = command if call[0] == "system" else f"pip {command}"
+            yield from filter(None, map(install_arguments, command.split("&&")))
 
 
 def _note(call: _Call, where: str) -> list[str]:
-    if call.method == "run_cell_magic" and call.magic not in KNOWN_CELLS | SILENT_CELLS:
-        return [f"{where}: %%{call.magic} is not known in the job; the cell is skipped there"]
-    if call.method == "run_line_magic" and call.magic not in KNOWN_LINES | SILENT_LINES:
-        return [f"{where}: %{call.magic} is not known in the job, and is skipped there"]
+    match call:
+        case ("run_cell_magic", magic, _, *_) if magic not in KNOWN_CELLS | SILENT_CELLS:
+            return [f"{where}: %%{magic} is not known in the job; the cell is skipped there"]
+        case ("run_line_magic", magic, _) if magic not in KNOWN_LINES | SILENT_LINES:
+            return [f"{where}: %{magic} is not known in the job, and is skipped there"]
     return []

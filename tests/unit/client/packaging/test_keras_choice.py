@@ -51,18 +51,25 @@ def test_a_program_for_keras_2_gets_tf_keras_and_a_message_with_the_line() -> No
         assert decided(job(keras=keras), package) == (job(keras=keras), [])
 
 
-def test_modules_count_that_the_program_imports_and_no_others() -> None:
-    imports = "from models import build\n"
-    for files in (
-        {"jobs/train.py": imports, "models.py": OLDER},
-        {"jobs/train.py": imports, "jobs/models.py": OLDER},
-        {"jobs/train.py": imports, "models/__init__.py": "from models import vision", "models/vision.py": OLDER},
-    ):
-        assert decided(job(), shipped(files))[0]["spec"].get("keras") == "Legacy", files
-    assert decided(job(), shipped({"jobs/train.py": "import other", "models.py": OLDER})) == (job(), [])
-    program = {"function": {"entryPoint": "flowers.model:build"}}
-    changed, _ = decided(job(program), shipped({"flowers/model.py": OLDER}, program=program))
-    assert changed["spec"]["keras"] == "Legacy"
+FUNCTION = {"function": {"entryPoint": "flowers.model:build"}}
+
+
+@pytest.mark.parametrize(
+    ("program", "files", "keras"),
+    [
+        (SCRIPT, {"jobs/train.py": "from models import build\n", "models.py": OLDER}, "Legacy"),
+        (SCRIPT, {"jobs/train.py": "from models import build\n", "jobs/models.py": OLDER}, "Legacy"),
+        (SCRIPT, {"jobs/train.py": "import models\n", "models/__init__.py": "from models import vision",
+                  "models/vision.py": OLDER}, "Legacy"),
+        (SCRIPT, {"jobs/train.py": "import other", "models.py": OLDER}, None),
+        (FUNCTION, {"flowers/model.py": OLDER}, "Legacy"),
+    ],
+)  # fmt: skip
+def test_modules_count_that_the_program_imports_and_no_others(
+    program: dict[str, Any], files: dict[str, str], keras: str | None
+) -> None:
+    changed, _ = decided(job(program), shipped(files, program=program))
+    assert changed["spec"].get("keras") == keras
 
 
 IMAGE = "tensorflow/tensorflow:2.3.0-gpu"
