@@ -12,7 +12,7 @@ from mptraining.job_file.data import check_data, zero_steps
 from mptraining.job_file.entry_point import check_entry_point
 from mptraining.job_file.paths import source_folder
 from mptraining.packaging.keras_choice import with_keras_of_folder
-from mptraining_api.resolve.document_problems import document_problems
+from mptraining_api.resolve.document_problems import DocumentProblems, document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
@@ -73,17 +73,22 @@ def _check(text: YamlDocument, folder: Path, here: bool, settings: Settings, com
     code, code_notes = check_entry_point(value_at(document, ("spec",)), folder, here=here)
     if job_problems.problems or data.problems:
         raise text.located([*job_problems.problems, *data.problems, *code])
-    notes += [f"line {line}: {about}" for line, about in text.ambiguous]
-    notes += [
-        f"{doubt.where}: {doubt.found}, unless the program registers it. {doubt.next_step}"
-        for doubt in job_problems.doubts
-    ]
+    notes += notes_of(text, job_problems)
     assert written is not None
     job = complete(MPTrainingJob.parse(document))
     resolved = resolve(job, chosen)
     if problems := [*zero_steps(resolved, folder), *code]:
         raise text.located(problems)
     return CheckedJob(written, resolved, (*notes, *data.notes, *code_notes))
+
+
+def notes_of(text: YamlDocument, checked: DocumentProblems) -> list[str]:
+    """Return notes on values that readers of YAML take differently, and on names that the program may register."""
+    doubts = checked.doubts
+    return [
+        *(f"line {line}: {ambiguity}" for line, ambiguity in text.ambiguous),
+        *(f"{doubt.where}: {doubt.found}, unless the program registers it. {doubt.next_step}" for doubt in doubts),
+    ]
 
 
 def _has_other_keras() -> bool:

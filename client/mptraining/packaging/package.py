@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mptraining.display import text
 from mptraining_api.problems import InvalidProgram
+from mptraining_api.spec import CONFIG_MAP_ARCHIVE
 
 # Kubernetes rejects a ConfigMap of more than 1 MiB; base64 in the request turns three bytes into four.
 CONFIG_MAP_BYTES = 700_000
@@ -29,8 +31,6 @@ CONFIG_MAP_BYTES = 700_000
 # 512 MiB.)
 MOST_BYTES = 256_000_000
 MOST_FILES = 10_000
-# The ConfigMap key that the trainer unpacks, as in `mptraining_api.spec`; importing that module would load pydantic.
-ARCHIVE_KEY = "source.tgz"
 IGNORE_FILE = ".mptrainingignore"
 
 _TO_THE_BUCKET = "Put data into a bucket, and read it from gs:// in the program"
@@ -45,8 +45,8 @@ class SourceFile:
     executable: bool = False
 
     @classmethod
-    def of_text(cls, path: str, text: str) -> SourceFile:
-        return cls(path, text.encode("utf-8"))
+    def of_text(cls, path: str, content: str) -> SourceFile:
+        return cls(path, content.encode("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Package:
         """Return `binaryData` of the ConfigMap with the archive. Raises InvalidProgram if it is too large for one."""
         if not self.small:
             raise too_large_problem(self)
-        return {ARCHIVE_KEY: base64.b64encode(self.archive).decode()}
+        return {CONFIG_MAP_ARCHIVE: base64.b64encode(self.archive).decode()}
 
     @property
     def object_name(self) -> str:
@@ -118,8 +118,8 @@ def check_size(sizes: Mapping[str, int]) -> None:
         return
     raise InvalidProgram(
         "source",
-        f"{len(sizes):,} files, {_amount(total)}; the biggest: {_biggest(sizes)}",
-        expected=f"at most {_amount(MOST_BYTES)} in {MOST_FILES:,} files",
+        f"{len(sizes):,} files, {text.size(total)}; the biggest: {_biggest(sizes)}",
+        expected=f"at most {text.size(MOST_BYTES)} in {MOST_FILES:,} files",
         next_step=f"{_TO_THE_BUCKET}; what the job does not need goes into {IGNORE_FILE}, in .gitignore's syntax.",
     )
 
@@ -129,22 +129,15 @@ def too_large_problem(package: Package) -> InvalidProgram:
     sizes = {file.path: len(file.content) for file in package.files}
     return InvalidProgram(
         "source",
-        f"{_amount(package.size)} packed, more than a ConfigMap holds; the biggest files: {_biggest(sizes)}",
-        expected=f"at most {_amount(CONFIG_MAP_BYTES)} packed without a bucket",
+        f"{text.size(package.size)} packed, more than a ConfigMap holds; the biggest files: {_biggest(sizes)}",
+        expected=f"at most {text.size(CONFIG_MAP_BYTES)} packed without a bucket",
         next_step=f"Exclude files with {IGNORE_FILE}, or name a bucket: output='gs://bucket/folder'.",
     )
 
 
 def _biggest(sizes: Mapping[str, int]) -> str:
     largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:5]
-    return ", ".join(f"{path} ({_amount(size)})" for path, size in largest)
-
-
-def _amount(size: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"
+    return ", ".join(f"{path} ({text.size(size)})" for path, size in largest)
 
 
 def _check(ordered: tuple[SourceFile, ...]) -> None:

@@ -12,11 +12,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mptraining.job_file.check import Settings, notes_of
 from mptraining.job_file.data import check_data
 from mptraining.job_file.paths import source_folder, with_absolute_paths
 from mptraining_api import events, run_folder
@@ -32,8 +33,6 @@ from mptraining_api.validation.mistakes import value_at
 from mptraining_api.validation.yaml_text import YamlDocument
 
 READER = (sys.executable, "-m", "mptraining_trainer", "hyperparameters")
-# The settings for a type of accelerator.
-Settings = Callable[[str], ClusterSettings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +67,8 @@ def _check(text: YamlDocument, folder: Path, here: bool, settings: Settings) -> 
     data = check_data(value_at(document, ("spec", "job")), folder, here=here)
     if checked.problems or data.problems:
         raise text.located([*checked.problems, *map(_below_job, data.problems)])
-    about = [f"line {line}: {ambiguity}" for line, ambiguity in text.ambiguous]
-    about += [
-        f"{doubt.where}: {doubt.found}, unless the program registers it. {doubt.next_step}" for doubt in checked.doubts
-    ]
-    return CheckedSweep(MPTrainingSweep.parse_document(document), (*notes, *about, *data.notes))
+    about = (*notes, *notes_of(text, checked), *data.notes)
+    return CheckedSweep(MPTrainingSweep.parse_document(document), about)
 
 
 def _with_folder(document: Mapping[str, Any]) -> Mapping[str, Any]:
