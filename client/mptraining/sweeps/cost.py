@@ -6,32 +6,32 @@ from mptraining.display.text import counted, number
 from mptraining.sweeps.view import value_text
 from mptraining_api.sweep.early_stopping import job_epochs, rungs
 from mptraining_api.sweep.search_space import integers, max_trials
-from mptraining_api.sweep.spec import MPTrainingSweep, Parameter, SweepSpec
+from mptraining_api.sweep.spec import Parameter, SweepSpec
 
 
-def explain_search(sweep: MPTrainingSweep, *, parallel: int = 1) -> list[str]:
-    """Return the size of the search of a valid sweep and its cost in epochs as text, from the sweep alone.
+def lines(name: str, spec: SweepSpec) -> list[str]:
+    """Return the size of the search of a valid sweep and its cost in epochs as text, from its spec alone.
 
     It is the most that the sweep can take: it ends earlier at its target or its time limit.
     """
-    spec, trials = sweep.spec, max_trials(sweep.spec)
+    trials, parallel = max_trials(spec), spec.trials.parallel if spec.trials else None
     width = max(len(parameter.path) for parameter in spec.parameters)
-    lines = [
-        f"{sweep.metadata.name}: {spec.algorithm.name} over {counted(len(spec.parameters), 'parameter')}",
+    texts = [
+        f"{name}: {spec.algorithm.name} over {counted(len(spec.parameters), 'parameter')}",
         *(f"  {parameter.path:<{width}}  {parameter_text(parameter)}" for parameter in spec.parameters),
-        f"  trials  at most {trials:,}, {parallel} at a time",
+        f"  trials  at most {trials:,}" + (f", {parallel} at a time" if parallel else ""),
     ]
     try:
         full = job_epochs(spec.job)
     except ValueError:
-        return [*lines, "  epochs  unknown: the job trains for a number of steps"]
+        return [*texts, "  epochs  unknown: the job trains for a number of steps"]
     reached = trials_of_rungs(spec) or ((full, trials),)
     begins = (0, *(end for end, _ in reached))
     epochs = sum((end - begin) * count for begin, (end, count) in zip(begins, reached, strict=False))
     if len(reached) > 1:
-        lines.append("  rungs   " + ", ".join(f"{count:,} to epoch {end}" for end, count in reached))
+        texts.append("  rungs   " + ", ".join(f"{count:,} to epoch {end}" for end, count in reached))
     saved = f"; {full * trials:,} without early stopping" if epochs != full * trials else ""
-    return [*lines, f"  epochs  about {epochs:,} over all trials{saved}"]
+    return [*texts, f"  epochs  about {epochs:,} over all trials{saved}"]
 
 
 def trials_of_rungs(spec: SweepSpec) -> tuple[tuple[int, int], ...]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path
 from mptraining.local.run import TRAINER, machine_settings, this_machine
+from mptraining.sweeps import cost
 from mptraining.sweeps.best_job import SWEEP_FILE
-from mptraining.sweeps.cost import explain_search
 from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
@@ -117,4 +117,4 @@ def run_sweep(
 
 def explain(opened: LocalSweep) -> list[str]:
     """Return the size of the search and its cost."""
-    return explain_search(opened.sweep, parallel=opened.parallel)
+    return cost.lines(opened.sweep.metadata.name, opened.sweep.spec)

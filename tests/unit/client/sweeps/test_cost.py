@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mptraining.sweeps.cost import explain_search
+from mptraining.sweeps.cost import lines
 from mptraining_api.sweep.spec import SweepSpec
 from tests.testbed.sweep_files import view_of
 
-SWEEP = view_of([]).sweep
+SPEC = view_of([]).sweep.spec
 PARAMETERS = [
     {"path": "a", "values": [1, 2, 3]},
     {"path": "b", "int": {"low": 0, "high": 10, "step": 5}},
@@ -19,10 +19,10 @@ PARAMETERS = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "lines"),
+    ("changes", "expected"),
     [
         (
-            {"algorithm": {"name": "Hyperband"}, "trials": {"max": 9}},
+            {"algorithm": {"name": "Hyperband"}, "trials": {"max": 9, "parallel": 2}},
             [
                 "flowers: Hyperband over 2 parameters",
                 "  training.optimizer.config.learning_rate  0.0001 to 0.1, uniform in the logarithm",
@@ -40,12 +40,11 @@ PARAMETERS = [
                 "  a  1, 2, 3",
                 "  b  0 to 10 in steps of 5 (3 values)",
                 "  c  7, 8, when a is 1",
-                "  trials  at most 12, 2 at a time",
+                "  trials  at most 12",
                 "  epochs  about 48 over all trials",
             ],
         ),
     ],
 )
-def test_the_text_of_a_search(changes: dict[str, Any], lines: list[str]) -> None:
-    spec = SweepSpec.parse(SWEEP.spec.to_document() | changes)
-    assert explain_search(SWEEP.model_copy(update={"spec": spec}), parallel=2) == lines
+def test_the_text_of_a_search(changes: dict[str, Any], expected: list[str]) -> None:
+    assert lines("flowers", SweepSpec.parse(SPEC.to_document() | changes)) == expected
