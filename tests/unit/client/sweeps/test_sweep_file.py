@@ -89,14 +89,13 @@ def reader(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> Callable[[str], tuple
 
 
 def test_a_sweep_without_parameters_searches_those_of_its_program(reader: Stub, tmp_path: Path) -> None:
-    found, _ = with_parameters_of_program(document(), tmp_path, command=reader(REPORT))
-    paths = [each["path"].rpartition(".")[2] for each in found["spec"]["parameters"]]
-    assert paths == ["layers", "width", "second"]
-    assert found["spec"]["parameters"][2]["when"] == {"path": f"{ARGUMENTS}.layers", "values": [2]}
-    assert sweep_problems(found, ClusterSettings()).problems == ()
     # Arguments that the job gives are not searched.
-    found, _ = with_parameters_of_program(document(width=16), tmp_path, command=reader(REPORT))
-    assert [each["path"].rpartition(".")[2] for each in found["spec"]["parameters"]] == ["layers", "second"]
+    for arguments, names in (({}, ["layers", "width", "second"]), ({"width": 16}, ["layers", "second"])):
+        completed, _ = with_parameters_of_program(document(**arguments), tmp_path, command=reader(REPORT))
+        parameters = completed["spec"]["parameters"]
+        assert [parameter["path"].rpartition(".")[2] for parameter in parameters] == names
+        assert parameters[-1]["when"] == {"path": f"{ARGUMENTS}.layers", "values": [2]}
+        assert sweep_problems(completed, ClusterSettings()).problems == ()
 
 
 def test_a_program_that_tells_no_hyperparameters_is_a_mistake(reader: Stub, tmp_path: Path) -> None:
