@@ -260,10 +260,10 @@ def _convert_replica(job: Conversion, content: Any, path: FieldPath) -> int:
         return 0
     # The training operator's container is `tensorflow`.
     main = next((n for n, item in enumerate(containers) if value_at(item, ("name",)) == "tensorflow"), 0)
-    for index in range(len(containers)):
-        if index != main and field_text((*where, index)) in job.choices.without:
+    for index in {*range(len(containers))} - {main}:
+        if field_text((*where, index)) in job.choices.without:
             job.left_out[(*where, index)] = "by --without"
-        elif index != main:
+        else:
             step = "A sidecar is one of podTemplate.initContainers, with restartPolicy: Always."
             job.refuse((*where, index), "a second container", expected="one container", next_step=step)
     container = job.section("container", containers[main], (*where, main))
@@ -292,12 +292,8 @@ def _set_accelerator(job: Conversion, resources: Any, selector: Any, where: Fiel
     accelerator: dict[str, Any] = {"type": job.choices.accelerator or "cpu"}
     if count:
         # Kubernetes' documentation once selected GPUs by the label `accelerator`.
-        name = (
-            job.choices.accelerator
-            or accelerator_of(labels)
-            or canonical_type(str(labels.get("accelerator", "")))
-            or None
-        )
+        labelled = accelerator_of(labels) or canonical_type(str(labels.get("accelerator", "")))
+        name = job.choices.accelerator or labelled or None
         if name is None:
             found = "requests accelerators, and no nodeSelector names their type"
             job.refuse(where, found, next_step="Name it: --accelerator t4 (`mptj accelerators` lists them).")

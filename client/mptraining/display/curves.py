@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -47,10 +47,6 @@ class Curve:
     def colour(self) -> str:
         return COLOURS[self.style % len(COLOURS)]
 
-    @property
-    def dash(self) -> str:
-        return DASHES[self.style // len(COLOURS) % len(DASHES)]
-
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -75,13 +71,13 @@ def shown_by_default(metrics: Sequence[str], gauges: Mapping[str, Sequence[tuple
 
 def panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[Panel]:
     """Return a chart of each series, `x` and `val_x` in one chart."""
-    found = []
+    charts = []
     for title in dict.fromkeys(name.removeprefix("val_") for name in series):
         pair = [name for name in (title, f"val_{title}") if series.get(name)]
         curves = tuple(Curve(name, tuple(series[name]), style) for style, name in enumerate(pair))
         if curves:
-            found.append(Panel(title.replace("_", " "), curves))
-    return found
+            charts.append(Panel(title.replace("_", " "), curves))
+    return charts
 
 
 def kept_points(x: NDArray[np.float64], y: NDArray[np.float64], pixels: int) -> NDArray[np.int64]:
@@ -120,48 +116,40 @@ def _finite(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
 
 def svg(panel: Panel) -> str:
     """Return the chart as an `<svg>` with its range of values and its last step; empty without finite points."""
-    known = (replace(curve, points=_finite(curve.points)) for curve in panel.curves)
-    curves = [curve for curve in known if curve.points]
+    curves = [(curve, points) for curve in panel.curves if (points := _finite(curve.points))]
     if not curves:
         return ""
-    logarithmic = panel.logarithmic
-    level = math.log if logarithmic else float
-    xs = [x for curve in curves for x, _ in curve.points]
-    ys = [y for curve in curves for _, y in curve.points]
+    level = math.log if panel.logarithmic else float
+    xs = [x for _, points in curves for x, _ in points]
+    ys = [y for _, points in curves for _, y in points]
     left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+    edge, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
-    def x_at(x: float) -> float:
-        share = 0.5 if right == left else (x - left) / (right - left)
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+    def placed(x: float, y: float) -> tuple[str, str]:
+        across = 0.5 if right == left else (x - left) / (right - left)
+        up = 0.5 if high == low else (level(y) - level(low)) / (level(high) - level(low))
+        return f"{_LEFT + across * (edge - _LEFT):.1f}", f"{bottom - up * (bottom - _TOP):.1f}"
 
-    def y_at(y: float) -> float:
-        share = 0.5 if high == low else (level(y) - level(low)) / (level(high) - level(low))
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-    bottom = _HEIGHT - _BOTTOM
     title = escape(f"{panel.title}, {number(low)} to {number(high)}, until {panel.against} {right:g}")
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{title}" '
         'style="max-width:100%;font:10px sans-serif;overflow:visible">',
-        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" opacity=".45"/>',
+        f'<path d="M{_LEFT} {_TOP}V{bottom}H{edge}" fill="none" stroke="currentColor" opacity=".45"/>',
         _text(_LEFT - 4, _TOP + 7, "end", number(high)),
-        *([_text(_LEFT - 4, bottom, "end", number(low))] if high > low else []),
-        *([_text(_LEFT - 4, (_TOP + bottom) / 2 + 3, "end", "log")] if logarithmic else []),
+        _text(_LEFT - 4, bottom, "end", number(low) if high > low else ""),
+        _text(_LEFT - 4, (_TOP + bottom) / 2 + 3, "end", "log" if panel.logarithmic else ""),
         _text(_LEFT, _HEIGHT - 3, "start", f"{panel.against} {left:g}"),
-        *([_text(_WIDTH - _RIGHT, _HEIGHT - 3, "end", f"{right:g}")] if right > left else []),
+        _text(edge, _HEIGHT - 3, "end", f"{right:g}" if right > left else ""),
     ]
-    for curve in curves:
-        placed = [(x_at(x), y_at(y)) for x, y in downsampled(curve.points)]
-        hover = escape(f"{curve.label}: {number(curve.points[-1][1])} at {panel.against} {curve.points[-1][0]:g}")
-        if len(placed) == 1:
-            shape = f'<circle cx="{placed[0][0]:.1f}" cy="{placed[0][1]:.1f}" r="3" fill="{curve.colour}">'
-            parts.append(f"{shape}<title>{hover}</title></circle>")
-            continue
-        dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    for curve, points in curves:
+        (last_x, last_y), colour = points[-1], curve.colour
+        x, y = placed(last_x, last_y)
+        line = " ".join(map(",".join, (placed(*point) for point in downsampled(points))))
+        hover = escape(f"{curve.label}: {number(last_y)} at {panel.against} {last_x:g}")
+        # The dot at the end is all that there is of a curve of one point.
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{curve.colour}" stroke-width="1.6" '
-            f'stroke-linejoin="round"{dash}><title>{hover}</title></polyline>'
+            f'<g><title>{hover}</title><polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6" '
+            f'stroke-linejoin="round"{_dashed(curve)}/><circle cx="{x}" cy="{y}" r="2" fill="{colour}"/></g>'
         )
     return "".join([*parts, "</svg>"])
 
@@ -178,9 +166,13 @@ def legend(curves: Sequence[Curve]) -> str:
 
 def swatch(curve: Curve) -> str:
     """Return a short piece of the curve's line, as SVG."""
-    dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
-    line = f'<path d="M0 5H18" stroke="{curve.colour}" stroke-width="3"{dash}/>'
+    line = f'<path d="M0 5H18" stroke="{curve.colour}" stroke-width="3"{_dashed(curve)}/>'
     return f'<svg width="18" height="10" aria-hidden="true">{line}</svg>'
+
+
+def _dashed(curve: Curve) -> str:
+    dash = DASHES[curve.style // len(COLOURS) % len(DASHES)]
+    return f' stroke-dasharray="{dash}"' if dash else ""
 
 
 def _text(x: float, y: float, anchor: str, text: str) -> str:

@@ -30,27 +30,23 @@ def card(
 
 def charts(panels: Sequence[Panel], *, with_legends: bool = True) -> str:
     """Return the charts side by side, as many as fit; empty without panels."""
-    found = [
+    drawn = [
         f'<div style="max-width:270px"><div style="font:12px sans-serif">'
         f"{legend(panel.curves) if with_legends else f'<b>{escape(panel.title)}</b>'}</div>{svg(panel)}</div>"
         for panel in panels
     ]
-    return f'<div style="{_GRID}">{"".join(found)}</div>' if found else ""
+    return f'<div style="{_GRID}">{"".join(drawn)}</div>' if drawn else ""
 
 
 def grid(head: Sequence[str], rows: Sequence[tuple[Sequence[str], frozenset[int]]]) -> str:
     """Return an HTML table of plain texts; each row comes with the indices of its best cells."""
-    titles = "".join(
-        f'<th style="{_CELL}{"right" if at else "left"}">{escape(text)}</th>' for at, text in enumerate(head)
-    )
-    body = []
-    for cells, best in rows:
-        columns = (
-            f'<td style="{_CELL}{"right" if at else "left"}{";" + BEST if at in best else ""}">{escape(text)}</td>'
-            for at, text in enumerate(cells)
-        )
-        body.append(f'<tr style="background:none">{"".join(columns)}</tr>')
+
+    def row(tag: str, cells: Sequence[str], best: frozenset[int] = frozenset()) -> str:
+        styles = (f"{_CELL}{'right' if at else 'left'}{';' + BEST if at in best else ''}" for at in range(len(cells)))
+        columns = (f'<{tag} style="{style}">{escape(text)}</{tag}>' for style, text in zip(styles, cells, strict=True))
+        return f'<tr style="background:none">{"".join(columns)}</tr>'
+
     return (
         '<div style="overflow-x:auto"><table style="border-collapse:collapse;font:12px sans-serif;margin:6px 0">'
-        f"<thead><tr>{titles}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f"<thead>{row('th', head)}</thead><tbody>{''.join(row('td', *cells) for cells in rows)}</tbody></table></div>"
     )

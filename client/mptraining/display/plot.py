@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mptraining.display.curves import Panel
@@ -16,32 +15,28 @@ from mptraining_api.problems import InvalidProgram
 _COLUMNS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(tuple[Panel, ...]):
     """Charts that a notebook shows as SVG."""
 
-    panels: tuple[Panel, ...]
-
     def __repr__(self) -> str:
-        return f"<Drawing of {', '.join(panel.title for panel in self.panels) or 'nothing'}>"
+        return f"<Drawing of {', '.join(panel.title for panel in self) or 'nothing'}>"
 
     def _repr_html_(self) -> str:
-        return charts(self.panels)
+        return charts(self)
 
 
-def plot(panels: Sequence[Panel], *, notebook: bool | None = None) -> Any:
+def plot(panels: Sequence[Panel]) -> Any:
     """Draw the panels; return a list of matplotlib's axes, or a Drawing in a notebook without matplotlib.
 
-    `notebook`: whether this is a notebook; None to find out. Raises InvalidProgram if nothing here can draw.
+    Raises InvalidProgram if nothing here can draw.
     """
     try:
         pyplot: Any = importlib.import_module("matplotlib.pyplot")
     except ImportError:
-        if is_notebook() if notebook is None else notebook:
-            return Drawing(tuple(panels))
-        raise InvalidProgram(
-            "", "matplotlib is not installed here", next_step="pip install matplotlib; a notebook needs none"
-        ) from None
+        if is_notebook():
+            return Drawing(panels)
+        step = "pip install matplotlib; a notebook needs none"
+        raise InvalidProgram("", "matplotlib is not installed here", next_step=step) from None
     return _draw(pyplot, panels)
 
 
@@ -49,22 +44,21 @@ def _draw(pyplot: Any, panels: Sequence[Panel]) -> list[Any]:
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
     figure, grid = pyplot.subplots(rows, columns, figsize=(4.2 * columns, 3.0 * rows), squeeze=False)
-    places = [place for row in grid for place in row]
-    for place, panel in zip(places, panels, strict=False):
+    axes = [ax for row in grid for ax in row]
+    for ax, panel in zip(axes, panels, strict=False):
         for curve in panel.curves:
             marker = "o" if len(curve.points) == 1 else None
-            xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
-            place.plot(xs, ys, label=curve.label, color=curve.colour, marker=marker)
-        place.set_title(panel.title)
-        place.set_xlabel("step")
+            ax.plot(*zip(*curve.points, strict=True), label=curve.label, color=curve.colour, marker=marker)
+        ax.set_title(panel.title)
+        ax.set_xlabel(panel.against)
         if panel.logarithmic:
-            place.set_yscale("log")
+            ax.set_yscale("log")
         if len(panel.curves) > 1:
-            place.legend()
-    for place in places[len(panels) :]:
-        place.remove()
+            ax.legend()
+    for ax in axes[len(panels) :]:
+        ax.remove()
     figure.tight_layout()
-    return places[: len(panels)]
+    return axes[: len(panels)]
 
 
 def load_pandas() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
-from mptraining.display.text import duration, metrics
+from mptraining.display.text import counted, duration, metrics
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 
@@ -20,14 +20,15 @@ class RunSummary:
 
     def add(self, worker: int, event: Event) -> None:
         self.started = self.started or isinstance(event, (Started, Progress, Saved))
-        if isinstance(event, Started):
-            self.predicts = event.purpose == "Prediction"
-        if isinstance(event, Finished):
-            self.finished[worker] = event
-        elif isinstance(event, Saved):
-            self.saved = event.step
-        elif isinstance(event, Started) and worker == 0 and event.first_step:
-            self.saved = event.first_step
+        match event:
+            case Started():
+                self.predicts = event.purpose == "Prediction"
+                if worker == 0 and event.first_step:
+                    self.saved = event.first_step
+            case Saved():
+                self.saved = event.step
+            case Finished():
+                self.finished[worker] = event
 
 
 def success_lines(
@@ -35,15 +36,14 @@ def success_lines(
 ) -> tuple[str, ...]:
     """Return the final lines after success; `folder` is None for a cluster job without a run folder.
 
-    `job` is what `mptj` names a cluster's job by, whose folder may be a path of its pods, "" for one that is deleted. A
-    run that `predicts` has no metrics
-    over steps, so that there is nothing to compare.
+    `job` is the name by which `mptj` finds a cluster's job, whose folder may be a path of its pods; "" for a deleted
+    job. A run that `predicts` has no metrics over steps, so that there is nothing to compare.
     """
     if finished is None:
         return ("Ended without a report of the result.",)
     first = "Succeeded with a warning" if finished.warnings else "Succeeded"
     if finished.step is not None:
-        first += f": {finished.step} {'step' if finished.step == 1 else 'steps'}"
+        first += f": {counted(finished.step, 'step')}"
     if finished.seconds is not None:
         first += f" in {duration(finished.seconds)}"
     rows = [
@@ -54,14 +54,13 @@ def success_lines(
     ]
     if predicts:
         rows.append(("result", finished.message))
-    if folder is None or predicts:
-        return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
-    rows.append(("run folder", folder))
-    if finished.model is not None:
-        below = "://" not in finished.model and not finished.model.startswith("/")
-        rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
-    run = shlex.quote(folder) if job is None or "://" in folder else job
-    rows.append(("next", f"mptj compare {run}" if run else ""))
+    elif folder is not None:
+        rows.append(("run folder", folder))
+        if finished.model is not None:
+            below = "://" not in finished.model and not finished.model.startswith("/")
+            rows.append(("model", f"{folder.rstrip('/')}/{finished.model}" if below else finished.model))
+        run = shlex.quote(folder) if job is None or "://" in folder else job
+        rows.append(("next", f"mptj compare {run}" if run else ""))
     return (first, *(f"  {name:<10}  {value}" for name, value in rows if value))
 
 

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TextIO, runtime_checkable
+from typing import Literal, Protocol, TextIO
 
 from mptraining_api.events import Event, Finished, Notice, Progress, Raised, Recovered, Saved, SearchSpace, Started
 from mptraining_api.outputs.scalars import is_new_validation, of_validation
@@ -60,19 +60,9 @@ class Display(Protocol):
         """Remove the progress bar; `say` may still be called."""
 
 
-@runtime_checkable
-class WaitingDisplay(Protocol):
-    """A display that can show what the run is waiting for, until the next event."""
-
-    def waiting(self, text: str) -> None: ...
-
-
 def show_waiting(display: Display, text: str) -> None:
     """Show what the run is waiting for: as a moving line where the display has one, otherwise as a line."""
-    if isinstance(display, WaitingDisplay):
-        display.waiting(text)
-    else:
-        display.say(text)
+    getattr(display, "waiting", display.say)(text)
 
 
 def wrapped(text: str, stream: TextIO) -> str:
@@ -143,8 +133,11 @@ def is_indexing(event: Event) -> bool:
     return isinstance(event, Notice) and event.topic == "Indexing"
 
 
-def speed_text(event: Progress, before: Progress | None = None, *, with_time_left: bool = True) -> str:
-    """Return speed, loss scale, skipped steps and input statistics of a Progress event; retries since `before`."""
+def speed_text(event: Progress, *, with_time_left: bool = True) -> str:
+    """Return speed, loss scale, skipped steps and input statistics of a Progress event.
+
+    Skipped steps and retries count from the start of the process.
+    """
     parts = []
     if event.examples_per_second is not None:
         parts.append(rate(event.examples_per_second))
@@ -156,10 +149,8 @@ def speed_text(event: Progress, before: Progress | None = None, *, with_time_lef
         parts.append(f"{event.skipped_steps} skipped")
     if event.input_bytes_per_second:
         parts.append(f"reads {size(event.input_bytes_per_second)}/s")
-    # `input_retries` counts from the start of the process.
-    retries = (event.input_retries or 0) - (before.input_retries or 0 if before else 0)
-    if retries > 0:
-        parts.append(f"{retries:,} {'retry' if retries == 1 else 'retries'}")
+    if event.input_retries:
+        parts.append(f"{event.input_retries:,} {'retry' if event.input_retries == 1 else 'retries'}")
     if event.input_bound_percent is not None and event.input_bound_percent >= 20:
         parts.append(f"waits for data {event.input_bound_percent:.0f}%")
     if with_time_left and (left := time_left(event)):
@@ -182,8 +173,8 @@ def position_text(event: Progress) -> str:
     return f"trial {event.trial}{trials}  step {event.step}{of}  epoch {event.epoch}"
 
 
-def event_lines(event: Event, before: Progress | None = None) -> list[str]:
-    """Return the event as plain lines; `before` is the previous Progress event shown.
+def event_lines(event: Event) -> list[str]:
+    """Return the event as plain lines.
 
     Finished has none, because `mptraining.local.outcome.final_text` and `mptraining.cluster.wait.final_lines` report
     it, and SearchSpace and Raised have none, because those who asked for them report them.
@@ -210,7 +201,7 @@ def event_lines(event: Event, before: Progress | None = None) -> list[str]:
             begin = f"resumes from step {event.first_step}" if event.first_step else starts
             return [f"{begin}: {'; '.join(parts)}"]
         case Progress():
-            parts = [position_text(event), metrics(event.metrics), speed_text(event, before)]
+            parts = [position_text(event), metrics(event.metrics), speed_text(event)]
             return ["  ".join(part for part in parts if part)]
         case Notice():
             kind = "warning: " if event.level == "Warning" else "note: "
@@ -229,11 +220,10 @@ def header(job: ResolvedJob, *, folder: str) -> list[str]:
 
     `folder` is the run folder as the user may type it.
     """
-    shown = [each for each in job.choices if each.field in _SHORT]
+    chosen = [choice for choice in job.choices if choice.field in _SHORT]
     rows = [("run folder", folder, "")]
-    rows += [(each.field.removeprefix("spec."), each.value, each.because) for each in shown]
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    wide[1] = min(wide[1], 28)
+    rows += [(choice.field.removeprefix("spec."), choice.value, choice.because) for choice in chosen]
+    wide = max(len(field) for field, _, _ in rows), min(28, max(len(value) for _, value, _ in rows))
     workers = f" on {job.workers} workers" if job.workers > 1 else ""
     return [
         f"{job.name}: {program_text(job)} on {job.accelerator.title}{workers}",
@@ -260,7 +250,7 @@ def is_noise(stream: Literal["stdout", "stderr"], text: str, *, needs_gpu: bool 
     --debug shows it.
     """
     hidden = NOISE if needs_gpu else (*NOISE, *_NO_GPU)
-    return stream == "stderr" and any(each.lower() in text.lower() for each in hidden)
+    return stream == "stderr" and any(noise.lower() in text.lower() for noise in hidden)
 
 
 def with_worker_prefix(worker: int, text: str) -> str:
@@ -288,7 +278,7 @@ class PlainDisplay:
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._last = self._last_saved = -math.inf
+        self._shown: dict[type[Event], float] = {}
         self._before: Progress | None = None
 
     def say(self, text: str) -> None:
@@ -296,27 +286,25 @@ class PlainDisplay:
 
     def event(self, worker: int, event: Event) -> None:
         if is_shown(worker, event) and self._is_due(event):
-            for text in event_lines(event, self._before):
+            for text in event_lines(event):
                 self.say(with_worker_prefix(worker, text))
             self._before = event if isinstance(event, Progress) else self._before
 
     def line(self, worker: int, stream: Literal["stdout", "stderr"], text: str) -> None:
         print(with_worker_prefix(worker, text), file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
     def _is_due(self, event: Event) -> bool:
-        now = self._clock()
-        if isinstance(event, Saved):
-            due = now - self._last_saved >= self._seconds
-            self._last_saved = now if due else self._last_saved
-            return due
-        if not isinstance(event, Progress):
+        if not isinstance(event, Progress | Saved):
             return True
-        eventful = ends_validation(event, self._before) or self._before is None or event.epoch != self._before.epoch
-        wait = BRIEF_SECONDS if eventful else self._seconds
-        if now - self._last < wait and event.step != event.total_steps:
+        wait, due = self._seconds, False
+        if isinstance(event, Progress):
+            due = event.step == event.total_steps
+            if self._before is None or event.epoch != self._before.epoch or ends_validation(event, self._before):
+                wait = BRIEF_SECONDS
+        now = self._clock()
+        if not due and now - self._shown.get(type(event), -math.inf) < wait:
             return False
-        self._last = now
+        self._shown[type(event)] = now
         return True

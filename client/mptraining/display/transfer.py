@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mptraining.display.text import size
+from mptraining.display import text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -18,7 +18,7 @@ PLAIN_SECONDS = 5.0
 
 
 class PlainTransfer:
-    """Lines for a pipe, a log or a notebook, at most one every `seconds`."""
+    """Lines for a pipe, a log or a notebook, at most one every `seconds`; threads may add bytes."""
 
     def __init__(
         self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS
@@ -30,17 +30,15 @@ class PlainTransfer:
         self._shown = clock()
         self._adding = threading.Lock()
 
-    def total(self, bytes: int) -> None:
-        """Set the size of all files."""
-        self._total = bytes
+    def total(self, size: int) -> None:
+        self._total = size
 
-    def add(self, bytes: int) -> None:
-        """Count bytes that have arrived; threads may call it."""
+    def add(self, size: int) -> None:
         with self._adding:
-            self._arrived += bytes
+            self._arrived += size
             if self._clock() - self._shown >= self._seconds:
                 self._shown = self._clock()
-                self.say(f"{size(self._arrived)} of {size(self._total)}")
+                self.say(f"{text.size(self._arrived)} of {text.size(self._total)}")
 
 
 class TerminalTransfer:
@@ -51,17 +49,14 @@ class TerminalTransfer:
         self._task = progress.add_task("fetch", total=None, start=False)
 
     def say(self, text: str) -> None:
-        """Print a permanent line above the bar."""
         self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def total(self, bytes: int) -> None:
-        """Set the size of all files."""
-        self._progress.update(self._task, total=bytes)
+    def total(self, size: int) -> None:
+        self._progress.update(self._task, total=size)
         self._progress.start_task(self._task)
 
-    def add(self, bytes: int) -> None:
-        """Count bytes that have arrived; threads may call it."""
-        self._progress.advance(self._task, bytes)
+    def add(self, size: int) -> None:
+        self._progress.advance(self._task, size)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from mptraining.job_file.data import check_data, zero_steps
 from mptraining.job_file.entry_point import check_entry_point
 from mptraining.job_file.paths import source_folder
 from mptraining.packaging.keras_choice import with_keras_of_folder
-from mptraining_api.resolve.document_problems import document_problems
+from mptraining_api.resolve.document_problems import DocumentProblems, document_problems
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.spec import MPTrainingJob
@@ -31,23 +31,23 @@ class CheckedJob:
     notes: tuple[str, ...]
 
 
-def _unchanged(job: MPTrainingJob) -> MPTrainingJob:
-    return job
+Settings = Callable[[str], ClusterSettings]
+Complete = Callable[[MPTrainingJob], MPTrainingJob]
 
 
 def check_job_file(
     path: Path,
     *,
     here: bool = False,
-    settings: Callable[[str], ClusterSettings] = lambda _: ClusterSettings(),
-    complete: Callable[[MPTrainingJob], MPTrainingJob] = _unchanged,
+    settings: Settings = lambda _: ClusterSettings(),
+    complete: Complete = lambda job: job,
 ) -> CheckedJob:
     """Check the job in the file at `path`; with `here` as a job that will run on this machine.
 
     `settings` returns the settings for an accelerator's type, `complete` the job to resolve, such as one with absolute
     paths. Raises InvalidJobFile with every mistake, and InvalidSpec for a file that cannot be read.
     """
-    return _check(load_job_text(path), path.absolute().parent, here=here, settings=settings, complete=complete)
+    return _check(load_job_text(path), path.absolute().parent, here, settings, complete)
 
 
 def check_document(
@@ -55,39 +55,40 @@ def check_document(
     folder: Path,
     *,
     here: bool = False,
-    settings: Callable[[str], ClusterSettings] = lambda _: ClusterSettings(),
-    complete: Callable[[MPTrainingJob], MPTrainingJob] = _unchanged,
+    settings: Settings = lambda _: ClusterSettings(),
+    complete: Complete = lambda job: job,
 ) -> CheckedJob:
     """Check a job that was not written as a file, like `check_job_file`; its relative paths begin in `folder`."""
-    return _check(YamlDocument("", document, {}), folder, here=here, settings=settings, complete=complete)
+    return _check(YamlDocument("", document, {}), folder, here, settings, complete)
 
 
-def _check(
-    text: YamlDocument,
-    folder: Path,
-    *,
-    here: bool,
-    settings: Callable[[str], ClusterSettings],
-    complete: Callable[[MPTrainingJob], MPTrainingJob],
-) -> CheckedJob:
+def _check(text: YamlDocument, folder: Path, here: bool, settings: Settings, complete: Complete) -> CheckedJob:
     chosen = settings(str(value_at(text.content, ("spec", "accelerator", "type"))))
     written, _ = MPTrainingJob.validate_document(text.content)
     document, notes = text.content, list[str]()
     if written is not None:
         document, notes = with_keras_of_folder(written.to_document(), source_folder(written.spec, folder))
-    found = document_problems(document, chosen, other_keras=here and _has_other_keras())
+    job_problems = document_problems(document, chosen, other_keras=here and _has_other_keras())
     data = check_data(value_at(document, ("spec",)), folder, here=here)
     code, code_notes = check_entry_point(value_at(document, ("spec",)), folder, here=here)
-    if found.problems or data.problems:
-        raise text.located([*found.problems, *data.problems, *code])
-    notes += [f"line {line}: {about}" for line, about in text.ambiguous]
-    notes += [f"{each.where}: {each.found}, unless the program registers it. {each.next_step}" for each in found.doubts]
+    if job_problems.problems or data.problems:
+        raise text.located([*job_problems.problems, *data.problems, *code])
+    notes += notes_of(text, job_problems)
     assert written is not None
     job = complete(MPTrainingJob.parse(document))
     resolved = resolve(job, chosen)
     if problems := [*zero_steps(resolved, folder), *code]:
         raise text.located(problems)
     return CheckedJob(written, resolved, (*notes, *data.notes, *code_notes))
+
+
+def notes_of(text: YamlDocument, checked: DocumentProblems) -> list[str]:
+    """Return notes on values that readers of YAML take differently, and on names that the program may register."""
+    doubts = checked.doubts
+    return [
+        *(f"line {line}: {ambiguity}" for line, ambiguity in text.ambiguous),
+        *(f"{doubt.where}: {doubt.found}, unless the program registers it. {doubt.next_step}" for doubt in doubts),
+    ]
 
 
 def _has_other_keras() -> bool:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mptraining.job_file.paths import absolute_path
 from mptraining_api.problems import InvalidData, InvalidSpec, Problem, nearest
@@ -42,91 +42,85 @@ def check_data(spec: object, folder: Path, *, here: bool) -> DataFindings:
     With `here` the job will run on this machine; otherwise an absolute path may be one of the cluster's machines, and
     is looked at only if its folder exists here.
     """
-    found = DataFindings()
+    findings = DataFindings()
     for section in _SECTIONS:
         patterns = value_at(spec, ("data", section))
-        if isinstance(patterns, list) and all(isinstance(each, str) for each in patterns):
-            looked_at = [_look_at(each, f"spec.data.{section}[{index}]", folder, here, found)
-                         for index, each in enumerate(patterns)]  # fmt: skip
-            if all(looked_at) and section == "train":
-                found.problems += _check_manifest(spec, [each for each in looked_at if each])
-    return found
+        if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
+            matching = [
+                _look_at(pattern, f"spec.data.{section}[{index}]", folder, here, findings)
+                for index, pattern in enumerate(patterns)
+            ]
+            if section == "train" and all(matching):
+                findings.problems += _check_manifest(spec, list(filter(None, matching)))
+    return findings
 
 
 def names_classes(pattern: str, folder: Path) -> bool:
     """Return whether a local manifest of the records that match `pattern` names classes."""
+    split = _local_manifest([pattern], folder)
+    return split is not None and bool(split.classes)
+
+
+def _local_manifest(patterns: Sequence[str], folder: Path) -> Manifest | None:
+    """Return the manifest of records on this machine; None without one, and for a bucket."""
     from mptraining_records.tfrecord import manifest
 
-    if "://" in pattern:
-        return False
+    if any("://" in pattern for pattern in patterns):
+        return None
     try:
-        found = manifest.find([absolute_path(pattern, folder)])
+        return manifest.find([absolute_path(pattern, folder) for pattern in patterns])
     except Problem:
-        return False
-    return found is not None and bool(found.classes)
+        return None
 
 
 def zero_steps(job: ResolvedJob, folder: Path) -> list[Problem]:
     """Return the mistake of a batch size that the local records cannot fill once, if their manifests count them."""
-    from mptraining_records.tfrecord import manifest
     from mptraining_storage import storage
 
     data, training = job.data, job.training
     if data is None or training is None or job.global_batch_size is None or data.remainder != "Drop":
         return []
-    patterns = [absolute_path(each, folder) for each in data.train]
-    if any("://" in each for each in patterns):
+    split = _local_manifest(data.train, folder)
+    if split is None or not split.records:
         return []
-    try:
-        found = manifest.find(patterns)
-    except InvalidData:
-        return []
-    files = {each.uri for pattern in patterns for each in storage.glob_or_empty(pattern)}
-    # Manifests say nothing about the shards that they do not name.
-    if found is None or not found.records or len(found.files) < len(files):
+    files = {file.uri for pattern in data.train for file in storage.glob_or_empty(absolute_path(pattern, folder))}
+    if len(split.files) < len(files):
+        # Manifests say nothing about the shards that they do not name.
         return []
     examples = job.global_batch_size * training.gradient_accumulation_steps
-    if examples <= found.records:
+    if examples <= split.records:
         return []
-    return [
-        InvalidSpec(
-            "spec.training.batchSize",
-            f"{examples} examples a step, {found.records} in the training data: zero steps",
-            next_step="Lower the batch size, or set data.remainder: PadAndMask.",
-        )
-    ]
+    step = "Lower the batch size, or set data.remainder: PadAndMask."
+    amounts = f"{examples} examples a step, {split.records} in the training data: zero steps"
+    return [InvalidSpec("spec.training.batchSize", amounts, next_step=step)]
 
 
-def _look_at(pattern: str, where: str, folder: Path, here: bool, found: DataFindings) -> str | None:
+def _look_at(pattern: str, where: str, folder: Path, here: bool, findings: DataFindings) -> str | None:
     """Return the absolute pattern if files match it; otherwise record why not."""
     from mptraining_storage import storage
 
     scheme = pattern.partition("://")[0] if "://" in pattern else "file"
-    if scheme not in ("gs", "file"):
-        found.problems.append(_unknown_scheme(pattern, scheme, where))
-        return None
     if scheme == "gs":
-        return _look_into_bucket(pattern, where, found)
+        return _look_into_bucket(pattern, where, findings)
+    if scheme != "file":
+        step = "Download it, and convert it with: mptj records convert"
+        if scheme in ("s3", "az", "abfs", "hdfs"):
+            step = "Copy it to Google Cloud Storage or to a volume of the job."
+        unknown, expected = f"{pattern!r}: {scheme}:// is not supported", "gs://bucket/object or a path"
+        findings.problems.append(InvalidSpec(where, unknown, expected=expected, next_step=step))
+        return None
     absolute = absolute_path(pattern, folder)
     parent = Path(absolute.removeprefix("file://").partition("*")[0]).parent
     if not here and PurePosixPath(pattern).is_absolute() and not parent.is_dir():
-        found.notes.append(f"{where}: {pattern} is not on this machine; it must be in the image or a volume of the job")
+        note = f"{where}: {pattern} is not on this machine; it must be in the image or a volume of the job"
+        findings.notes.append(note)
         return None
     try:
         storage.glob(absolute)
     except InvalidData as problem:
-        found.problems.append(_nothing(pattern, problem, where))
+        findings.problems.append(_nothing(pattern, problem, where))
         return None
     return absolute
-
-
-def _unknown_scheme(pattern: str, scheme: str, where: str) -> InvalidSpec:
-    step = "Download it, and convert it with: mptj records convert"
-    if scheme in ("s3", "az", "abfs", "hdfs"):
-        step = "Copy it to Google Cloud Storage or to a volume of the job."
-    return InvalidSpec(
-        where, f"{pattern!r}: {scheme}:// is not supported", expected="gs://bucket/object or a path", next_step=step
-    )
 
 
 def _nothing(pattern: str, problem: Problem, where: str) -> InvalidSpec:
@@ -136,17 +130,17 @@ def _nothing(pattern: str, problem: Problem, where: str) -> InvalidSpec:
     return InvalidSpec(where, f"{pattern!r}: {problem.found}", expected=problem.expected, next_step=step)
 
 
-def _look_into_bucket(pattern: str, where: str, found: DataFindings) -> str | None:
+def _look_into_bucket(pattern: str, where: str, findings: DataFindings) -> str | None:
     from mptraining_storage import storage
 
     if not _has_credentials(os.environ):
         return None
-    ended = _within(lambda: storage.glob(pattern), _BUCKET_SECONDS)
-    if isinstance(ended, InvalidData) and ended.found.startswith(_ABSENT):
-        found.problems.append(_nothing(pattern, ended, where))
-    elif ended is None or isinstance(ended, Exception):
-        why = f": {ended}" if isinstance(ended, Problem) else ""
-        found.notes.append(f"{where}: the bucket could not be looked at{why}")
+    answer = _within(lambda: storage.glob(pattern), _BUCKET_SECONDS)
+    if isinstance(answer, InvalidData) and answer.found.startswith(_ABSENT):
+        findings.problems.append(_nothing(pattern, answer, where))
+    elif answer is None or isinstance(answer, Exception):
+        why = f": {answer}" if isinstance(answer, Problem) else ""
+        findings.notes.append(f"{where}: the bucket could not be looked at{why}")
     else:
         return pattern
     return None
@@ -163,71 +157,57 @@ def _has_credentials(environment: Mapping[str, str]) -> bool:
 
 def _within(action: Callable[[], object], seconds: float) -> object:
     """Return the action's result, the exception that it raised, or None after `seconds`."""
-    ended: list[object] = []
+    answers: list[object] = []
 
     def run() -> None:
         try:
-            ended.append(action())
+            answers.append(action())
         except Exception as error:  # noqa: BLE001 - whatever it is, the job is not at fault
-            ended.append(error)
+            answers.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
-    return ended[0] if ended else None
+    return answers[0] if answers else None
 
 
 def _check_manifest(spec: object, patterns: Sequence[str]) -> list[Problem]:
     """Return what contradicts the manifest of the training data; nothing if there is no manifest."""
     from mptraining_records.tfrecord import manifest
 
-    found = _within(lambda: manifest.find(patterns), _BUCKET_SECONDS)
-    if isinstance(found, InvalidData):
-        return [InvalidSpec("spec.data.train", str(found))]
-    if not isinstance(found, manifest.Manifest):
+    split = _within(lambda: manifest.find(patterns), _BUCKET_SECONDS)
+    if isinstance(split, InvalidData):
+        return [InvalidSpec("spec.data.train", str(split))]
+    if not isinstance(split, manifest.Manifest):
         return []
-    return [*_unknown_features(spec, found), *_wrong_classes(spec, found)]
+    return [*_unknown_features(spec, split), *_wrong_classes(spec, split)]
 
 
-def _unknown_features(spec: object, found: Manifest) -> Iterator[InvalidSpec]:
-    names = [feature.name for feature in found.features]
+def _unknown_features(spec: object, split: Manifest) -> Iterator[InvalidSpec]:
+    known = [feature.name for feature in split.features]
     labels, features = value_at(spec, ("data", "labels")), value_at(spec, ("data", "features"))
-    given: list[tuple[str, Any]] = [
-        ("spec.data.label", value_at(spec, ("data", "label"))),
-        ("spec.data.sampleWeight", value_at(spec, ("data", "sampleWeight"))),
-        *(
-            (f"spec.data.labels[{index}]", each)
-            for index, each in enumerate(labels if isinstance(labels, list) else ())
-        ),
-        *(
-            (f"spec.data.features[{index}].name", value_at(each, ("name",)))
-            for index, each in enumerate(features if isinstance(features, list) else ())
-        ),
-    ]
-    for where, name in given:
-        if isinstance(name, str) and name not in names:
-            yield InvalidSpec(
-                where,
-                f"{name!r} is no feature of the records",
-                expected=either(list(map(repr, names))),
-                next_step=nearest(name, names),
-            )
+    named = {f"spec.data.{field}": value_at(spec, ("data", field)) for field in ("label", "sampleWeight")}
+    for index, label in enumerate(labels if isinstance(labels, list) else ()):
+        named[f"spec.data.labels[{index}]"] = label
+    for index, feature in enumerate(features if isinstance(features, list) else ()):
+        named[f"spec.data.features[{index}].name"] = value_at(feature, ("name",))
+    for where, name in named.items():
+        if isinstance(name, str) and name not in known:
+            expected, step = either(list(map(repr, known))), nearest(name, known)
+            yield InvalidSpec(where, f"{name!r} is no feature of the records", expected=expected, next_step=step)
 
 
-def _wrong_classes(spec: object, found: Manifest) -> Iterator[InvalidSpec]:
+def _wrong_classes(spec: object, split: Manifest) -> Iterator[InvalidSpec]:
     application = value_at(spec, ("program", "application"))
     where, classes = "spec.program.application.classes", value_at(application, ("classes",))
-    label = value_at(spec, ("data", "label")) or found.label
+    label = value_at(spec, ("data", "label")) or split.label
     if not isinstance(application, Mapping) or value_at(spec, ("data", "labels")) is not None:
         return
-    known = found.classes if label == found.label else None
+    known = split.classes if label == split.label else None
     if classes is None and not known:
         step = "Give the number of classes."
         yield InvalidSpec(where, "missing, and the data's manifest names no classes", next_step=step)
     elif isinstance(classes, int) and known and classes < len(known):
-        yield InvalidSpec(
-            where,
-            f"{classes}, and the label {label!r} has {len(known)} classes: {', '.join(known[:6])}"
-            f"{', …' if len(known) > 6 else ''}",
-            expected=f"{len(known)}, or nothing: the manifest decides",
-        )
+        names = ", ".join(known[:6]) + (", …" if len(known) > 6 else "")
+        contradiction = f"{classes}, and the label {label!r} has {len(known)} classes: {names}"
+        yield InvalidSpec(where, contradiction, expected=f"{len(known)}, or nothing: the manifest decides")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from mptraining_api.accelerators import catalogue
@@ -22,17 +23,13 @@ def editor_schema() -> dict[str, Any]:
     schema = MPTrainingJob.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = schema["$defs"]
     definitions["Metadata"]["additionalProperties"] = True
-    schema["properties"]["status"] = {"type": "object", "description": "Written by the operator."}
-    schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
     _suggest(definitions["Accelerator"]["properties"]["type"], list(catalogue()))
     _suggest(definitions["Application"]["properties"]["name"], list(_names("applications")))
     training = definitions["Training"]["properties"]
     training["optimizer"]["anyOf"][0] = _keras_object(_names("optimizers"))
     training["loss"]["anyOf"][0] = _keras_object(_names("losses"))
     training["metrics"]["anyOf"][0]["items"] = _keras_object(_names("metrics"))
-    for field, default in DEFAULTS.items():
-        _describe_default(schema, f"spec.{field}", default.text)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return _of_a_file(schema, {field: default.text for field, default in DEFAULTS.items()})
 
 
 def sweep_editor_schema() -> dict[str, Any]:
@@ -41,31 +38,34 @@ def sweep_editor_schema() -> dict[str, Any]:
     A field that the job needs may come from a parameter, so that none of the job's own is required.
     """
     schema = MPTrainingSweep.model_json_schema(by_alias=True)
-    job = editor_schema()["$defs"]
-    definitions: dict[str, Any] = schema["$defs"]
+    definitions: dict[str, Any] = {**editor_schema()["$defs"], **schema["$defs"]}
+    schema["$defs"] = definitions
     definitions["SweepMetadata"]["additionalProperties"] = True
-    for name, each in job.items():
-        definitions.setdefault(name, each)
     definitions["JobSpec"].pop("required", None)
     properties = definitions["SweepSpec"]["properties"]
     properties["job"] = {"$ref": "#/$defs/JobSpec", "description": properties["job"]["description"]}
     kinds = ("values", "int", "uniform", "logUniform")
     definitions["Parameter"]["oneOf"] = [{"required": [kind]} for kind in kinds]
+    return _of_a_file(schema, SWEEP_DEFAULTS)
+
+
+def _of_a_file(schema: dict[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+    """Return the schema of a resource as that of its file, with the defaults in the descriptions of its fields."""
     schema["properties"]["status"] = {"type": "object", "description": "Written by the operator."}
     schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
-    for field, default in SWEEP_DEFAULTS.items():
-        _describe_default(schema, f"spec.{field}", default)
+    for field, text in defaults.items():
+        _describe_default(schema, f"spec.{field}", text)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def to_json() -> str:
+    """Return the text that `mptj schema` prints."""
+    return json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def sweep_to_json() -> str:
     """Return the text that `mptj schema --sweep` prints."""
     return json.dumps(sweep_editor_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def to_json() -> str:
-    """Return the text of the published file."""
-    return json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _names(kind: Kind) -> tuple[str, ...]:

@@ -23,26 +23,23 @@ def check_entry_point(spec: object, folder: Path, *, here: bool) -> tuple[list[P
     With `here` the job will run on this machine, where Python searches the working directory too. On a cluster the
     code may be in an image: only a function that is missing from a module of the folder `source` is a mistake.
     """
-    entry_point = value_at(spec, ("program", "function", "entryPoint"))
-    if not isinstance(entry_point, str) or entry_point.count(":") != 1:
+    module, _, function = str(value_at(spec, ("program", "function", "entryPoint"))).partition(":")
+    parts = module.split(".")
+    if not function or ":" in function or not all(part.isidentifier() for part in parts):
         return [], []
-    name, _, function = entry_point.partition(":")
-    parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
-        return [], []
-    below = Path(absolute_path("source", folder))
     has_source = value_at(spec, ("source",)) is not None
+    below = Path(absolute_path("source", folder))
     is_shipped = has_source and below.is_dir()
     root = below if is_shipped else folder
-    found = _find(root, parts)
-    if here and isinstance(found, Problem):
+    file = _find(root, parts)
+    if here and isinstance(file, Problem):
         in_working_directory = _find(Path.cwd(), parts)
-        found = found if isinstance(in_working_directory, Problem) else in_working_directory
-    tree = _parse(found, name) if isinstance(found, Path) else found
-    problem = _missing_function(tree, name, function) if isinstance(tree, ast.Module) else tree
-    if problem is None or (isinstance(found, Problem) and _is_installed(name)):
+        file = file if isinstance(in_working_directory, Problem) else in_working_directory
+    is_found = isinstance(file, Path)
+    problem, is_read = _check_function(file, module, function) if isinstance(file, Path) else (file, False)
+    if problem is None or (not is_found and _is_installed(module)):
         return [], []
-    if here or (is_shipped and isinstance(tree, ast.Module)):
+    if here or (is_shipped and is_read):
         return [problem], []
     is_elsewhere = has_source or any(value_at(spec, (field,)) is not None for field in ("podTemplate", "runtime"))
     if not is_shipped and (is_elsewhere or not any(_modules(root))):
@@ -54,21 +51,19 @@ def _find(root: Path, parts: Sequence[str]) -> Path | InvalidSpec | None:
     """Return the file of the module; the mistake if there is none; None if it has no source text."""
     folder = root
     for number, part in enumerate(parts, 1):
-        name, is_last = ".".join(parts[:number]), number == len(parts)
         file, package = folder / f"{part}.py", folder / part / "__init__.py"
         # As in Python, a package comes before a module, and a module before a folder without __init__.py.
         if package.is_file():
-            if is_last:
-                return package
+            file = package
         elif any(path.suffix in (".so", ".pyd", ".pyc") for path in folder.glob(f"{part}.*")):
             return None
-        elif file.is_file():
-            if is_last:
-                return file
+        if file.is_file() and number == len(parts):
+            return file
+        name = ".".join(parts[:number])
+        if file.is_file() and file != package:
             return InvalidSpec(_WHERE, f"{name!r} is not a package, but {file}", expected=f"a folder {folder / part}")
-        elif not (folder / part).is_dir():
-            near = nearest(part, sorted(_modules(folder)))
-            step = near or "Put the code there, or into an installed package."
+        if not (folder / part).is_dir():
+            step = nearest(part, sorted(_modules(folder))) or "Put the code there, or into an installed package."
             return InvalidSpec(_WHERE, f"no module {name!r} (searched {folder})", next_step=step)
         folder /= part
     return None
@@ -89,49 +84,30 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _parse(file: Path, module: str) -> ast.Module | InvalidSpec | None:
-    """Return the statements of the file; the mistake if this machine's Python cannot read them; None if unknown."""
+def _check_function(file: Path, module: str, function: str) -> tuple[InvalidSpec | None, bool]:
+    """Return the mistake if the module has no such function, and whether this machine's Python can read the module."""
     try:
-        return parse_source(file.read_bytes())
+        tree = parse_source(file.read_bytes())
     except (SyntaxError, ValueError, OSError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
-        return InvalidSpec(_WHERE, f"{module!r} cannot be imported: {message} (at {file.name}{line})")
-
-
-def _missing_function(tree: ast.Module, module: str, function: str) -> InvalidSpec | None:
-    names = set(_bound(tree))
-    if function in names or "*" in names or _DYNAMIC & set(_used(tree)):
-        return None
-    functions = sorted(
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    )
+        return InvalidSpec(_WHERE, f"{module!r} cannot be imported: {message} (at {file.name}{line})"), False
+    names = set(_names(tree)) if tree else {function}
+    if function in names or "*" in names or _DYNAMIC & names:
+        return None, True
+    defined = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)) if tree else ()
+    functions = sorted(name for name in defined if not name.startswith("_"))
     hint = nearest(function, functions) or f"It has {', '.join(functions) or 'no functions'}."
-    return InvalidSpec(_WHERE, f"module {module!r} has no {function!r}", next_step=hint)
+    return InvalidSpec(_WHERE, f"module {module!r} has no {function!r}", next_step=hint), True
 
 
-def _used(tree: ast.Module) -> Iterator[str]:
-    """Yield the names and attributes that occur anywhere in the module."""
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that occur anywhere in the module; a function that it binds is one of them."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.FunctionDef(name=name):
                 yield name
-
-
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that statements bind in the module: of functions and classes only those declared global."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
-                yield from (each for inner in ast.walk(node) if isinstance(inner, ast.Global) for each in inner.names)
-                continue
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                yield from (each.asname or each.name.partition(".")[0] for each in aliases)
-            case ast.Name(id=name, ctx=ast.Store()):
-                yield name
-        waiting += ast.iter_child_nodes(node)
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)

@@ -23,26 +23,26 @@ def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPT
 
     `folder` is the folder of the job file, `output` the run folder if the job has none; both are absolute.
     """
-    spec = job.spec
-    data = spec.data
+
+    def absolute(path: str) -> str:
+        return absolute_path(path, folder)
+
+    spec, data, program = job.spec, job.spec.data, job.spec.program
     if data is not None:
         sections = {"train": data.train, "validation": data.validation, "predict": data.predict}
-        absolute = {name: uris and [absolute_path(each, folder) for each in uris] for name, uris in sections.items()}
-        data = data.model_copy(update=absolute)
-    program, application = spec.program, spec.program.application
-    if application is not None and application.weights not in (None, "none", "imagenet"):
-        weights = absolute_path(application.weights or "", folder)
-        program = program.model_copy(update={"application": application.model_copy(update={"weights": weights})})
-    if (prediction := program.prediction) is not None:
-        to = prediction.to and absolute_path(prediction.to, folder)
-        prediction = prediction.model_copy(update={"model": absolute_path(prediction.model, folder), "to": to})
-        program = program.model_copy(update={"prediction": prediction})
-    if (ensemble := program.ensemble) is not None:
-        members = [absolute_path(each, folder) for each in ensemble.members]
-        program = program.model_copy(update={"ensemble": ensemble.model_copy(update={"members": members})})
-    uri = absolute_path(spec.output.uri, folder) if spec.output else output
-    update = {"data": data, "program": program, "output": Output(uri=uri)}
-    return job.model_copy(update={"spec": spec.model_copy(update=update)})
+        data = data.model_copy(update={name: uris and list(map(absolute, uris)) for name, uris in sections.items()})
+    update: dict[str, object] = {}
+    if program.application is not None and program.application.weights not in (None, "none", "imagenet"):
+        weights = absolute(program.application.weights or "")
+        update = {"application": program.application.model_copy(update={"weights": weights})}
+    elif (prediction := program.prediction) is not None:
+        paths = {"model": absolute(prediction.model), "to": prediction.to and absolute(prediction.to)}
+        update = {"prediction": prediction.model_copy(update=paths)}
+    elif (ensemble := program.ensemble) is not None:
+        update = {"ensemble": ensemble.model_copy(update={"members": list(map(absolute, ensemble.members))})}
+    uri = absolute(spec.output.uri) if spec.output else output
+    changed = {"data": data, "program": program.model_copy(update=update), "output": Output(uri=uri)}
+    return job.model_copy(update={"spec": spec.model_copy(update=changed)})
 
 
 def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:

@@ -48,27 +48,26 @@ def load(path: Path) -> KnownRuntimes:
 def parse(text: str, *, where: str, needed: bool = False) -> KnownRuntimes:
     """Parse the text of such a file; `needed` refuses a document without runtimes. Raises InvalidSpec."""
     document = _mapping(text, where)
-    section: tuple[str, ...] = ()
     if document.get("kind") == "ConfigMap":
         data = document.get("data")
         if not isinstance(data, Mapping) or not isinstance(data.get(KEY), str):
             raise InvalidSpec(where, f"a ConfigMap without data.{KEY}", expected=_FORMS)
         where = f"{where}: data[{KEY!r}]"
-        document = _mapping(data[KEY], where)
         # Its lines are not those of the file.
-        text = ""
+        document, text = _mapping(data[KEY], where), ""
     names = [str(field.alias) for field in KnownRuntimes.model_fields.values()]
-    # The values of the chart have the operator's settings in a section.
     settings: object = document
-    if not any(name in document for name in names) and "settings" in document:
+    section: tuple[str, ...] = ()
+    # The values of the chart have the operator's settings in a section.
+    if "settings" in document and not document.keys() & set(names):
         settings, section = document["settings"], ("settings",)
     if not isinstance(settings, Mapping):
         raise InvalidSpec(where, "settings is no mapping", expected=_FORMS)
-    found = {name: settings[name] for name in names if name in settings}
-    if needed and not {"runtimes", "defaultRuntimes"} & found.keys():
+    known = {name: settings[name] for name in names if name in settings}
+    if needed and not known:
         fields = ", ".join(map(str, settings)) or "nothing"
         raise InvalidSpec(where, f"no runtimes, but {fields}", expected=_FORMS)
-    return parse_settings(KnownRuntimes, found, file=where, text=text, section=section)
+    return parse_settings(KnownRuntimes, known, file=where, text=text, section=section)
 
 
 def _mapping(text: str, where: str) -> Mapping[str, object]:

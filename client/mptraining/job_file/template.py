@@ -31,25 +31,35 @@ class Answers:
 
 def job_text(answers: Answers) -> str:
     """Return the job file for these answers; everything that is not in it has a default that `mptj check` explains."""
-    parts = [
-        f"# yaml-language-server: $schema={SCHEMA_FILE}",
-        "# Check it with: mptj check FILE. Train here with: mptj run FILE; on a cluster with: mptj submit FILE.",
-        f"apiVersion: {API_VERSION}",
-        f"kind: {KIND}",
-        f"metadata: {{name: {answers.name}}}",
-        "spec:",
-        f"  accelerator: {{type: {answers.accelerator}}}   # `mptj accelerators` lists the others",
-        "  # precision: {policy: Auto}    # follows the accelerator; mixed_float16, mixed_bfloat16, float32, Measure",
-        "  program:",
-        f"    {_program(answers)}",
-    ]
+    folder = json.dumps(answers.run_folder or f"gs://my-bucket/runs/{answers.name}")
+    parts = f"""\
+# yaml-language-server: $schema={SCHEMA_FILE}
+# Check it with: mptj check FILE. Train here with: mptj run FILE; on a cluster with: mptj submit FILE.
+apiVersion: {API_VERSION}
+kind: {KIND}
+metadata: {{name: {answers.name}}}
+spec:
+  accelerator: {{type: {answers.accelerator}}}   # `mptj accelerators` lists the others
+  # precision: {{policy: Auto}}    # follows the accelerator; mixed_float16, mixed_bfloat16, float32, Measure
+  program:
+    {_program(answers)}
+"""
     if answers.kind != "script":
-        parts += _data(answers) + _training(answers)
-    folder = answers.run_folder or f"gs://my-bucket/runs/{answers.name}"
-    comment = "" if answers.run_folder else "# "
-    why = "checkpoints, events, the model; here the default is runs/" + answers.name
-    parts.append(f"  {comment}output: {{uri: {json.dumps(folder)}}}   # {why}")
-    return "\n".join(parts) + "\n"
+        validation = f"    validation: [{json.dumps(answers.validation)}]\n" if answers.validation else ""
+        parts += f"""\
+  data:
+    train: [{json.dumps(answers.data)}]   # paths are relative to this file; or gs://bucket/…
+{validation}\
+    {"" if answers.label else "# "}label: {answers.label or "label"}   # absent: the manifest's
+  training:
+    epochs: {answers.epochs}
+    batchSize: {{global: {answers.batch_size}}}   # over all replicas; or perReplica
+    # optimizer: {{className: Adam, config: {{learning_rate: 0.001}}}}
+    # loss: {{className: SparseCategoricalCrossentropy, config: {{from_logits: true}}}}
+    # metrics: [{{className: SparseCategoricalAccuracy}}]
+"""
+    why = f"checkpoints, events, the model; here the default is runs/{answers.name}"
+    return f"{parts}  {'' if answers.run_folder else '# '}output: {{uri: {folder}}}   # {why}\n"
 
 
 def _program(answers: Answers) -> str:
@@ -59,25 +69,3 @@ def _program(answers: Answers) -> str:
         return f"function: {{entryPoint: {json.dumps(answers.program)}}}   # returns a keras.Model"
     classes = f", classes: {answers.classes}" if answers.classes else ""
     return f"application: {{name: {answers.program}{classes}}}   # any of keras.applications, mlp, cnn"
-
-
-def _data(answers: Answers) -> list[str]:
-    parts = [
-        "  data:",
-        f"    train: [{json.dumps(answers.data)}]   # paths are relative to this file; or gs://bucket/…",
-    ]
-    if answers.validation:
-        parts.append(f"    validation: [{json.dumps(answers.validation)}]")
-    parts.append(f"    {'' if answers.label else '# '}label: {answers.label or 'label'}   # absent: the manifest's")
-    return parts
-
-
-def _training(answers: Answers) -> list[str]:
-    return [
-        "  training:",
-        f"    epochs: {answers.epochs}",
-        f"    batchSize: {{global: {answers.batch_size}}}   # over all replicas; or perReplica",
-        "    # optimizer: {className: Adam, config: {learning_rate: 0.001}}",
-        "    # loss: {className: SparseCategoricalCrossentropy, config: {from_logits: true}}",
-        "    # metrics: [{className: SparseCategoricalAccuracy}]",
-    ]

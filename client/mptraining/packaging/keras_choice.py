@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,6 +27,8 @@ from mptraining_api.programs.source_text import imported_modules
 _TUNER = re.compile(r"^[ \t]*(?:keras[-_.]?tuner)(?=[ \t]*(?:#|;|$))", re.MULTILINE | re.IGNORECASE)
 _OLDER_TUNER = "keras-tuner<1.4"
 _CELL = re.compile(r"# %% (.+, cell \d+)")
+# Texts of files by path: each is read only if the path is asked for, and None if there is no such file.
+_Texts = Callable[[str], str | None]
 
 
 def with_keras(
@@ -38,109 +39,100 @@ def with_keras(
     `image` is the container image that the program was written for, if the user names one.
     """
     files = {file.path: file.content for file in package.files}
-    texts = _Texts(files.__contains__, files.__getitem__)
-    made, notes = _with_detected_keras(document, texts, requirements=package.requirements, image=image)
-    if made["spec"].get("keras") == "Legacy":
+
+    def text(path: str) -> str | None:
+        return files[path].decode("utf-8", "replace") if path in files else None
+
+    job, notes = _with_detected_keras(document, text, requirements=package.requirements, image=image)
+    if job["spec"].get("keras") == "Legacy":
         package, about_tuner = _with_older_tuner(package)
         notes += about_tuner
-    return made, package, notes
+    return job, package, notes
 
 
-def _with_older_tuner(shipped: Package) -> tuple[Package, list[str]]:
+def _with_older_tuner(package: Package) -> tuple[Package, list[str]]:
     """Pin keras-tuner to a release that accepts tf_keras models, if the requirements name it without a version."""
-    files = {file.path: file for file in shipped.files}
-    if shipped.requirements is None or shipped.requirements not in files:
-        return shipped, []
-    before = files[shipped.requirements]
-    text = _TUNER.sub(_OLDER_TUNER, before.content.decode("utf-8", "replace"))
-    if text.encode() == before.content:
-        return shipped, []
+    files = {file.path: file for file in package.files}
+    before = files.get(package.requirements or "")
+    text = "" if before is None else _TUNER.sub(_OLDER_TUNER, before.content.decode("utf-8", "replace"))
+    if before is None or text.encode() == before.content:
+        return package, []
     files[before.path] = SourceFile.of_text(before.path, text)
-    made = build_package(
-        files.values(), program=shipped.program, requirements=shipped.requirements, notes=shipped.notes
-    )
-    return made, [f"{before.path}: {_OLDER_TUNER} is installed, since later releases take models of Keras 3 alone"]
+    pinned = build_package(files.values(), program=package.program, requirements=before.path, notes=package.notes)
+    return pinned, [f"{before.path}: {_OLDER_TUNER} is installed, since later releases take models of Keras 3 alone"]
 
 
 def with_keras_of_folder(document: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the job and notes like `with_keras`, for a program in `folder` that is not packaged."""
-    texts = _Texts(lambda path: (folder / path).is_file(), lambda path: (folder / path).read_bytes())
+
+    def text(path: str) -> str | None:
+        file = folder / path
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+
     source = document["spec"].get("source") or {}
-    return _with_detected_keras(document, texts, requirements=source.get("requirements"))
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Text of files by path; a file is read only on access."""
-
-    known: Callable[[str], bool]
-    content: Callable[[str], bytes]
-
-    def __contains__(self, path: str) -> bool:
-        return self.known(path)
-
-    def __getitem__(self, path: str) -> str:
-        return self.content(path).decode("utf-8", "replace")
+    return _with_detected_keras(document, text, requirements=source.get("requirements"))
 
 
 def _with_detected_keras(
     document: Mapping[str, Any], texts: _Texts, *, requirements: str | None, image: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    spec = dict(document["spec"])
+    spec = document["spec"]
     if spec.get("keras", "Auto") != "Auto":
         return dict(document), []
-    found = [(path, detect_in_source(texts[path])) for path in _modules(spec.get("program") or {}, texts)]
-    if requirements and requirements in texts:
-        found.append((requirements, detect_in_requirements(texts[requirements])))
-    found.append(("", detect_in_image(image)))
+    # The code of each file, and its text.
+    codes = [(path, text, detect_in_source(text)) for path, text in _modules(spec.get("program") or {}, texts)]
+    if requirements and (text := texts(requirements)) is not None:
+        codes.append((requirements, text, detect_in_requirements(text)))
+    codes.append(("", "", detect_in_image(image)))
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        found.append(("", KerasCode((Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here"),))))
-    whole = sum((code for _, code in found), KerasCode())
-    signs = [_located(sign, path, texts) for path, code in found for sign in code.keras_2]
+        sign = Sign(0, "TF_USE_LEGACY_KERAS in the environment", "tf.keras is tf_keras here")
+        codes.append(("", "", KerasCode((sign,))))
+    whole = sum((code for _, _, code in codes), KerasCode())
+    signs = [_located(sign, path, text) for path, text, code in codes for sign in code.keras_2]
     if not signs:
         return dict(document), []
-    more = f", and {len(signs) - 1} more" if len(signs) > 1 else ""
+    first = f"{signs[0]}, and {len(signs) - 1} more" if len(signs) > 1 else signs[0]
     if whole.needs_legacy:
-        ignored = [_located(sign, path, texts) for path, code in found for sign in code.ignored]
-        note = f"keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: {signs[0]}{more}"
+        ignored = [_located(sign, path, text) for path, text, code in codes for sign in code.ignored]
+        note = f"keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: {first}"
         return {**document, "spec": {**spec, "keras": "Legacy"}}, [note, *ignored]
     if whole.imports_keras:
         step = "it imports keras itself, which is Keras 3: import it from tensorflow, for which keras: Legacy is chosen"
-        return dict(document), [f"the program is written for Keras 2: {signs[0]}{more}; {step}"]
+        return dict(document), [f"the program is written for Keras 2: {first}; {step}"]
     return dict(document), []
 
 
-def _located(sign: Sign, path: str, texts: _Texts) -> str:
+def _located(sign: Sign, path: str, text: str) -> str:
     """Return the text of the sign with its file and line, or with its notebook cell."""
     if not sign.line:
         return f"{sign.found} ({sign.why})"
-    for above, line in enumerate(reversed(texts[path].splitlines()[: sign.line])):
-        cell = _CELL.fullmatch(line)
-        if cell:
-            return f"{cell[1]}, line {above}: {sign.found} ({sign.why})"
-    return f"{path}, line {sign.line}: {sign.found} ({sign.why})"
+    where, line = path, sign.line
+    for above, above_text in enumerate(reversed(text.splitlines()[: sign.line])):
+        if cell := _CELL.fullmatch(above_text):
+            where, line = cell[1], above
+            break
+    return f"{where}, line {line}: {sign.found} ({sign.why})"
 
 
-def _first_file(program: Mapping[str, Any]) -> str | None:
-    """Return the path of the file that the trainer runs first."""
+def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the file that the trainer runs first, and of the modules that it imports, also indirectly.
+
+    A module without text is none of the program's.
+    """
+    waiting: list[str] = []
     if "script" in program:
-        return str(program["script"]["path"])
-    if "function" in program:
-        return str(program["function"]["entryPoint"]).partition(":")[0].replace(".", "/") + ".py"
-    return None
-
-
-def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[str]:
-    """Yield the paths of the program's file and of the modules in `texts` that it imports, also indirectly."""
-    waiting = [_first_file(program)]
+        waiting = [str(program["script"]["path"])]
+    elif "function" in program:
+        waiting = [str(program["function"]["entryPoint"]).partition(":")[0].replace(".", "/") + ".py"]
     seen: set[str] = set()
     while waiting:
         path = waiting.pop()
-        if path is None or path in seen or path not in texts:
-            continue
+        text = None if path in seen else texts(path)
         seen.add(path)
-        yield path
+        if text is None:
+            continue
+        yield path, text
         for folder in {PurePosixPath(path).parent, PurePosixPath()}:
-            for name in imported_modules(texts[path]):
+            for name in imported_modules(text):
                 base = (folder / name.replace(".", "/")).as_posix()
                 waiting += [f"{base}.py", f"{base}/__init__.py"]

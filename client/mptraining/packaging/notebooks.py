@@ -84,39 +84,31 @@ def running_notebook(environment: Mapping[str, str] = os.environ, *, as_saved: b
 
     Raises InvalidProgram if it is not available, or if its file lacks the running cell; `as_saved` accepts such a file.
     """
-    session = ipython_shell()
-    if session is None:
+    shell = ipython_shell()
+    if shell is None:
         step = "Name a file: entry_point='train.py'."
         raise InvalidProgram("entry_point", "no notebook is running here", next_step=step)
     document = _from_colab() or _from_kaggle(environment)
     if document is not None:
         return Notebook("notebook.ipynb", code_cells(document, "the notebook"))
-    typed = session.history_manager.input_hist_raw
-    executed = tuple(Cell(number, text) for number, text in enumerate(typed) if text.strip())
-    file = _file(session, environment)
+    history = shell.history_manager.input_hist_raw
+    executed = tuple(Cell(number, text) for number, text in enumerate(history) if text.strip())
+    file = _file(shell, environment)
     if file is None:
         note = "the cells that were executed so far are shipped, in their order"
         return Notebook("notebook.ipynb", executed, (note,), executed=True)
     notebook = read_notebook(file)
-    if (
-        not as_saved
-        and executed
-        and executed[-1].source.strip() not in {cell.source.strip() for cell in notebook.cells}
-    ):
-        raise InvalidProgram(
-            str(file),
-            "the file does not hold the cell that is running",
-            expected="the notebook as it is shown",
-            next_step="Save the notebook, then run the cell again.",
-        )
+    saved = {cell.source.strip() for cell in notebook.cells}
+    if not as_saved and executed and executed[-1].source.strip() not in saved:
+        found, step = "the file does not hold the cell that is running", "Save the notebook, then run the cell again."
+        raise InvalidProgram(str(file), found, expected="the notebook as it is shown", next_step=step)
     return notebook
 
 
-def _file(session: Any, environment: Mapping[str, str]) -> Path | None:
-    for name in (session.user_ns.get("__vsc_ipynb_file__"), environment.get("JPY_SESSION_NAME")):
-        if name and str(name).endswith(".ipynb") and Path(name).is_file():
-            return Path(name)
-    return None
+def _file(shell: Any, environment: Mapping[str, str]) -> Path | None:
+    names = (shell.user_ns.get("__vsc_ipynb_file__"), environment.get("JPY_SESSION_NAME"))
+    paths = (Path(name) for name in names if name and str(name).endswith(".ipynb"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _from_colab() -> object | None:
@@ -171,7 +163,7 @@ def notebook_to_program(notebook: Notebook) -> NotebookProgram:
     """Convert the notebook into a program. Raises InvalidProgram with the cell and line of a syntax error."""
     body: list[str] = []
     futures: dict[str, None] = {}
-    lines: dict[str, None] = {}
+    requirements: dict[str, None] = {}
     notes = list(notebook.notes)
     uses_shell = False
     for cell in notebook.cells:
@@ -185,18 +177,18 @@ def notebook_to_program(notebook: Notebook) -> NotebookProgram:
                 raise
             notes.append(f"{mistake.where}: {mistake.found}; the cell is left out")
             continue
-        text = _without_futures(text, tree, futures)
+        # A bare use of the name `get_ipython` in the user's code also needs the prelude's import.
+        uses_shell |= any(isinstance(node, ast.Name) and node.id == "get_ipython" for node in ast.walk(tree))
         for call in _shell_calls(tree):
-            uses_shell = True
             notes += _note(call, where)
             for arguments in _pip(call):
-                wanted, about_pip = requirement_lines(arguments)
-                lines.update(dict.fromkeys(wanted))
-                notes += [f"{where}: {each}" for each in about_pip]
-        body += [f"# %% {where}", text.rstrip("\n"), ""]
+                lines, about_pip = requirement_lines(arguments)
+                requirements.update(dict.fromkeys(lines))
+                notes += [f"{where}: {note}" for note in about_pip]
+        body += [f"# %% {where}", _without_futures(text, tree, futures).rstrip("\n"), ""]
     head = [f"from __future__ import {', '.join(futures)}"] if futures else []
     head += [PRELUDE, ""] if uses_shell else []
-    return NotebookProgram("\n".join([*head, *body]), tuple(lines), tuple(notes))
+    return NotebookProgram("\n".join([*head, *body]), tuple(requirements), tuple(notes))
 
 
 def _python(cell: Cell, where: str) -> str:
@@ -226,8 +218,7 @@ def _parsed(text: str, where: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             # Warnings about invalid escape sequences in the user's strings are not shown.
-            warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore")
             tree = ast.parse(text)
             # compile() also rejects `return` and `await` outside a function, which ast.parse() accepts.
             compile(tree, where, "exec", dont_inherit=True)
@@ -258,44 +249,31 @@ def _without_futures(text: str, tree: ast.Module, futures: dict[str, None]) -> s
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One method call on IPython's shell: `system` or `getoutput` with a command, or a magic with its line."""
-
-    method: str
-    magic: str
-    line: str
+# A call of IPython's shell: `system` or `getoutput` with a command, or `run_line_magic` or `run_cell_magic` with the
+# name of the magic and its line.
+_Call = tuple[str, ...]
 
 
 def _shell_calls(tree: ast.Module) -> Iterator[_Call]:
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Name) or node.id != "get_ipython":
-            continue
-        # A bare use of the name `get_ipython` in the user's code also needs the prelude's import.
-        yield _Call("get_ipython", "", "")
-    for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method)):
-                words = [each.value for each in node.args if isinstance(each, ast.Constant)]
-                texts = [word for word in words if isinstance(word, str)]
-                if method in ("system", "getoutput") and texts:
-                    yield _Call(method, "", texts[0])
-                elif method in ("run_line_magic", "run_cell_magic") and len(texts) > 1:
-                    yield _Call(method, texts[0], texts[1])
+                constants = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+                yield method, *(constant for constant in constants if isinstance(constant, str))
 
 
 def _pip(call: _Call) -> Iterator[str]:
     """Yield the arguments of each `pip install` in the call."""
-    command = f"pip {call.line}" if call.magic == "pip" else call.line if call.method == "system" else ""
-    for part in command.split("&&"):
-        arguments = install_arguments(part)
-        if arguments is not None:
-            yield arguments
+    match call:
+        case ("system", command) | ("run_line_magic" | "run_cell_magic", "pip", command):
+            command = command if call[0] == "system" else f"pip {command}"
+            yield from filter(None, map(install_arguments, command.split("&&")))
 
 
 def _note(call: _Call, where: str) -> list[str]:
-    if call.method == "run_cell_magic" and call.magic not in KNOWN_CELLS | SILENT_CELLS:
-        return [f"{where}: %%{call.magic} is not known in the job; the cell is skipped there"]
-    if call.method == "run_line_magic" and call.magic not in KNOWN_LINES | SILENT_LINES:
-        return [f"{where}: %{call.magic} is not known in the job, and is skipped there"]
+    match call:
+        case ("run_cell_magic", magic, _, *_) if magic not in KNOWN_CELLS | SILENT_CELLS:
+            return [f"{where}: %%{magic} is not known in the job; the cell is skipped there"]
+        case ("run_line_magic", magic, _) if magic not in KNOWN_LINES | SILENT_LINES:
+            return [f"{where}: %{magic} is not known in the job, and is skipped there"]
     return []

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mptraining.display import text
 from mptraining_api.problems import InvalidProgram
+from mptraining_api.spec import CONFIG_MAP_ARCHIVE
 
 # Kubernetes rejects a ConfigMap of more than 1 MiB; base64 in the request turns three bytes into four.
 CONFIG_MAP_BYTES = 700_000
@@ -29,8 +31,6 @@ CONFIG_MAP_BYTES = 700_000
 # 512 MiB.)
 MOST_BYTES = 256_000_000
 MOST_FILES = 10_000
-# The ConfigMap key that the trainer unpacks, as in `mptraining_api.spec`; importing that module would load pydantic.
-ARCHIVE_KEY = "source.tgz"
 IGNORE_FILE = ".mptrainingignore"
 
 _TO_THE_BUCKET = "Put data into a bucket, and read it from gs:// in the program"
@@ -45,8 +45,8 @@ class SourceFile:
     executable: bool = False
 
     @classmethod
-    def of_text(cls, path: str, text: str) -> SourceFile:
-        return cls(path, text.encode("utf-8"))
+    def of_text(cls, path: str, content: str) -> SourceFile:
+        return cls(path, content.encode("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,15 @@ class Package:
 
     def source(self, *, config_map: str | None = None, uri: str | None = None) -> dict[str, Any]:
         """Return the job's section `spec.source`, with the archive in that ConfigMap or at that URI."""
-        where = (
-            {"configMap": {"name": config_map, "sha256": self.sha256}}
-            if config_map is not None
-            else {"archive": {"uri": uri, "sha256": self.sha256}}
-        )
-        return where if self.requirements is None else {**where, "requirements": self.requirements}
+        kind, place = ("archive", {"uri": uri}) if config_map is None else ("configMap", {"name": config_map})
+        requirements = {} if self.requirements is None else {"requirements": self.requirements}
+        return {kind: {**place, "sha256": self.sha256}, **requirements}
 
     def binary_data(self) -> dict[str, str]:
         """Return `binaryData` of the ConfigMap with the archive. Raises InvalidProgram if it is too large for one."""
         if not self.small:
             raise too_large_problem(self)
-        return {ARCHIVE_KEY: base64.b64encode(self.archive).decode()}
+        return {CONFIG_MAP_ARCHIVE: base64.b64encode(self.archive).decode()}
 
     def unpack(self, folder: Path) -> None:
         """Write the files below `folder`, as the trainer unpacks the archive."""
@@ -127,11 +124,10 @@ def check_size(sizes: Mapping[str, int]) -> None:
     total = sum(sizes.values())
     if total <= MOST_BYTES and len(sizes) <= MOST_FILES:
         return
-    what = f"{len(sizes):,} files, {_amount(total)}"
     raise InvalidProgram(
         "source",
-        f"{what}; the biggest: {_biggest(sizes)}",
-        expected=f"at most {_amount(MOST_BYTES)} in {MOST_FILES:,} files",
+        f"{len(sizes):,} files, {text.size(total)}; the biggest: {_biggest(sizes)}",
+        expected=f"at most {text.size(MOST_BYTES)} in {MOST_FILES:,} files",
         next_step=f"{_TO_THE_BUCKET}; what the job does not need goes into {IGNORE_FILE}, in .gitignore's syntax.",
     )
 
@@ -141,33 +137,25 @@ def too_large_problem(package: Package) -> InvalidProgram:
     sizes = {file.path: len(file.content) for file in package.files}
     return InvalidProgram(
         "source",
-        f"{_amount(package.size)} packed, more than a ConfigMap holds; the biggest files: {_biggest(sizes)}",
-        expected=f"at most {_amount(CONFIG_MAP_BYTES)} packed without a bucket",
+        f"{text.size(package.size)} packed, more than a ConfigMap holds; the biggest files: {_biggest(sizes)}",
+        expected=f"at most {text.size(CONFIG_MAP_BYTES)} packed without a bucket",
         next_step=f"Exclude files with {IGNORE_FILE}, or name a bucket: output='gs://bucket/folder'.",
     )
 
 
 def _biggest(sizes: Mapping[str, int]) -> str:
-    first = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))[:5]
-    return ", ".join(f"{path} ({_amount(size)})" for path, size in first)
-
-
-def _amount(size: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"
+    largest = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:5]
+    return ", ".join(f"{path} ({text.size(size)})" for path, size in largest)
 
 
 def _check(ordered: tuple[SourceFile, ...]) -> None:
-    before = None
-    for file in ordered:
-        path = PurePosixPath(file.path)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise InvalidProgram("source", f"{file.path!r} is outside of it", expected="a relative path inside")
-        if file.path == before:
-            raise InvalidProgram("source", f"two files have the path {file.path!r}", next_step="Rename one of them.")
-        before = file.path
+    paths = [file.path for file in ordered]
+    for path, before in zip(paths, ("", *paths), strict=False):
+        parts = PurePosixPath(path).parts
+        if path.startswith("/") or ".." in parts or not parts:
+            raise InvalidProgram("source", f"{path!r} is outside of it", expected="a relative path inside")
+        if path == before:
+            raise InvalidProgram("source", f"two files have the path {path!r}", next_step="Rename one of them.")
     check_size({file.path: len(file.content) for file in ordered})
 
 
@@ -186,39 +174,13 @@ def _packed(ordered: tuple[SourceFile, ...]) -> bytes:
     return buffer.getvalue()
 
 
-# Files that no job needs, and secrets. A line `!name` in the ignore file includes one again.
+# Files that no job needs (also Colab's example data sets of 55 MB, and the run folders of local jobs), and secrets. A
+# line `!name` in the ignore file includes one again.
 ALWAYS_IGNORED = (
-    ".git/",
-    ".hg/",
-    ".svn/",
-    "__pycache__/",
-    "*.py[cod]",
-    ".ipynb_checkpoints/",
-    ".venv/",
-    "venv/",
-    "node_modules/",
-    "*.egg-info/",
-    ".mypy_cache/",
-    ".pytest_cache/",
-    ".ruff_cache/",
-    ".tox/",
-    ".cache/",
-    ".idea/",
-    ".vscode/",
-    ".DS_Store",
-    # Colab's example data sets, 55 MB.
-    "/sample_data/",
-    # The run folders of local jobs.
-    "/runs/",
-    ".env",
-    ".netrc",
-    ".ssh/",
-    ".aws/",
-    ".kube/",
-    ".config/",
-    ".gnupg/",
-    "*.pem",
-    "*.key",
+    *(".git/", ".hg/", ".svn/", "__pycache__/", "*.py[cod]", ".ipynb_checkpoints/", ".venv/", "venv/"),
+    *("node_modules/", "*.egg-info/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".tox/", ".cache/"),
+    *(".idea/", ".vscode/", ".DS_Store", "/sample_data/", "/runs/"),
+    *(".env", ".netrc", ".ssh/", ".aws/", ".kube/", ".config/", ".gnupg/", "*.pem", "*.key"),
 )
 
 
@@ -231,15 +193,15 @@ def read_folder(folder: Path) -> tuple[list[SourceFile], list[str]]:
     if not folder.is_dir():
         raise InvalidProgram("source", f"no folder {str(folder)!r}", expected="the folder with the program's code")
     notes: list[str] = []
-    found = dict(_walk(folder, notes))
+    files = dict(_walk(folder, notes))
     sizes = {}
-    for path, file in found.items():
+    for path, file in files.items():
         try:
             sizes[path] = file.stat().st_size
         except OSError as error:
             raise _unreadable(file, error) from error
     check_size(sizes)
-    return [read_file(file, path) for path, file in sorted(found.items())], notes
+    return [read_file(file, path) for path, file in sorted(files.items())], notes
 
 
 def read_file(file: Path, path: str) -> SourceFile:
@@ -254,41 +216,30 @@ def _walk(folder: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
     """Yield (path, file) of everything that is not ignored. Ignored folders are not listed, as they may be huge."""
     from pathspec import GitIgnoreSpec
 
+    ignore_file = folder / IGNORE_FILE
     try:
-        spec = GitIgnoreSpec.from_lines([*ALWAYS_IGNORED, *_own_lines(folder)])
+        lines = ignore_file.read_text(encoding="utf-8").splitlines() if ignore_file.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(ignore_file, error) from error
+    try:
+        ignored = GitIgnoreSpec.from_lines([*ALWAYS_IGNORED, *lines])
     except ValueError as error:
         raise InvalidProgram(IGNORE_FILE, str(error), expected="lines in .gitignore's syntax") from error
     for parent, folders, names in os.walk(folder):
         below = Path(parent).relative_to(folder)
-        kept = []
-        for name in sorted(folders):
-            path = (below / name).as_posix()
-            if spec.match_file(f"{path}/"):
-                continue
-            if Path(parent, name).is_symlink():
-                notes.append(f"{path}/ is a link to a folder, which is not followed")
-                continue
-            kept.append(name)
-        folders[:] = kept
+        kept = [name for name in sorted(folders) if not ignored.match_file(f"{(below / name).as_posix()}/")]
+        links = [name for name in kept if Path(parent, name).is_symlink()]
+        notes += [f"{(below / name).as_posix()}/ is a link to a folder, which is not followed" for name in links]
+        folders[:] = [name for name in kept if name not in links]
         for name in sorted(names):
-            path = (below / name).as_posix()
-            file = Path(parent, name)
-            if spec.match_file(path) or path == IGNORE_FILE:
+            path, file = (below / name).as_posix(), Path(parent, name)
+            if ignored.match_file(path) or path == IGNORE_FILE:
                 continue
             # Reading a socket or pipe would block; a broken link has no content.
             if file.is_file():
                 yield path, file
             else:
                 notes.append(f"{path} is no file, and is not shipped")
-
-
-def _own_lines(folder: Path) -> list[str]:
-    try:
-        return (folder / IGNORE_FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(folder / IGNORE_FILE, error) from error
 
 
 def _unreadable(file: Path, error: Exception) -> InvalidProgram:

@@ -38,27 +38,26 @@ _IGNORED_OPTIONS = frozenset(
 
 def install_arguments(command: str) -> str | None:
     """Return the arguments of `pip install` in a shell command; None for another command."""
-    found = _COMMAND.match(command)
-    return found[1] if found else None
+    match = _COMMAND.match(command)
+    return match[1] if match else None
 
 
 def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
     """Return requirements lines, and notes about what is not installed, for the arguments of `pip install`."""
     try:
-        words = shlex.split(arguments, comments=True)
+        words = iter(shlex.split(arguments, comments=True))
     except ValueError as error:
         return [], [f"pip install {arguments}: {error}; not installed"]
     lines: list[str] = []
     notes: list[str] = []
-    waiting = iter(words)
-    for word in waiting:
+    for word in words:
         if word in (";", "||", "2>&1", "&>", "&") or word.startswith((">", "2>", "|")):
             # The rest is shell syntax: a redirection, a pipe, or the next command.
             break
         if word == "--pre":
             lines.append(word)
         elif word in _LINE_OPTIONS or word in FILE_OPTIONS:
-            lines.append(f"{word} {next(waiting, '')}".rstrip())
+            lines.append(f"{word} {next(words, '')}".rstrip())
         elif word in _IGNORED_OPTIONS or word.startswith(("--progress-bar", "--timeout")):
             continue
         elif word.startswith("--") and "=" in word and word.partition("=")[0] in _LINE_OPTIONS | FILE_OPTIONS:
@@ -78,20 +77,19 @@ def requirement_lines(arguments: str) -> tuple[list[str], list[str]]:
 
 def distribution_name(requirement: str) -> str:
     """Return the normalized distribution name of a requirement line; empty for an option or a URL."""
-    found = _NAME.match(requirement.strip())
-    if found is None or "://" in requirement.partition("@")[0] or requirement.startswith("git+"):
+    name = _NAME.match(requirement.strip())
+    if name is None or "://" in requirement.partition("@")[0] or requirement.startswith("git+"):
         return ""
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def without_never_installed(text: str) -> tuple[str, list[str]]:
-    """Return a requirements file without the lines of packages in NEVER, and a note for each removed line."""
-    kept, notes = [], []
-    for line in text.splitlines():
-        if distribution_name(line) in NEVER_INSTALLED:
-            notes.append(
-                f"requirements: the trainer's image has its own {distribution_name(line)}; {line.strip()!r} is left out"
-            )
-        else:
-            kept.append(line)
-    return ("\n".join(kept) + "\n" if notes else text), notes
+    """Return a requirements file without the lines of packages in NEVER_INSTALLED, and a note for each removed line."""
+    removed = [line for line in text.splitlines() if distribution_name(line) in NEVER_INSTALLED]
+    if not removed:
+        return text, []
+    notes = [
+        f"requirements: the trainer's image has its own {distribution_name(line)}; {line.strip()!r} is left out"
+        for line in removed
+    ]
+    return "".join(f"{line}\n" for line in text.splitlines() if line not in removed), notes

@@ -30,9 +30,7 @@ def trial_job(view: SweepView, trial: int | None = None) -> dict[str, Any]:
 
     Raises InvalidSpec for a trial that does not exist.
     """
-    chosen = best_trial_number(view) if trial is None else trial
-    found = view.trial(chosen)
-    document = job_document(view.sweep, found)
+    document = job_document(view.sweep, view.trial(best_trial_number(view) if trial is None else trial))
     # The job NAME-3 is the trial's own: on its cluster that name is taken.
     suffix = "best" if trial is None else f"trial-{trial}"
     document["metadata"] = {"name": f"{view.name}-{suffix}"}
@@ -53,9 +51,9 @@ def with_relative_output(document: Mapping[str, Any], folder: Path) -> dict[str,
 
 def text(view: SweepView, document: Mapping[str, Any], trial: int | None = None) -> str:
     """Return the job file, which says in its first line where it comes from."""
-    found = view.trial(best_trial_number(view) if trial is None else trial)
-    reached = "" if found.objective is None else f": {view.metric} {number(found.objective)}"
-    return f"# Trial {found.number} of the sweep {view.name}{reached}.\n{to_yaml(document)}"
+    source = view.trial(best_trial_number(view) if trial is None else trial)
+    reached = "" if source.objective is None else f": {view.metric} {number(source.objective)}"
+    return f"# Trial {source.number} of the sweep {view.name}{reached}.\n{to_yaml(document)}"
 
 
 def default_file(view: SweepView, document: Mapping[str, Any], here: Path) -> Path:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mptraining.display.notebook import Show, is_notebook, show_in_cell
+from mptraining.display.curves import Curve, Panel
+from mptraining.display.html import card, grid
+from mptraining.display.notebook import CellOutput, is_notebook
 from mptraining.display.text import metrics, position_text, time_left
-from mptraining.sweeps.cell import html
 from mptraining.sweeps.driver import SweepDisplay
-from mptraining.sweeps.view import SweepView, best_text, counts_text, heads, row, trial_line
+from mptraining.sweeps.view import SweepView, best_text, counts_text, heads, one_line, row, trial_line
 from mptraining_api.events import Progress
 from mptraining_api.sweep.status import Trial
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 # Ended trials in the live table, the best ones: it must fit a terminal.
 MOST_ROWS = 10
+MOST_ROWS_OF_CELL = 15
 # The table of a cell is long: it is drawn again at once when a trial changes, and for progress alone less often.
 REDRAW_SECONDS = 1.0
 
@@ -46,7 +49,7 @@ class PlainLines:
     def close(self) -> None: ...
 
 
-class LiveTable:
+class LiveTable(PlainLines):
     """A table at the bottom of the terminal: the running trials, then the best of those that have ended."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -60,13 +63,8 @@ class LiveTable:
         self._live.update(live_table(view, running))
         self._live.start()
 
-    def ended(self, view: SweepView, trial: Trial) -> None:
-        self.say(trial_line(view, trial))
-
     def say(self, text: str) -> None:
-        from rich.text import Text
-
-        self._console.print(Text(text))
+        self._console.print(text, markup=False, emoji=False)
 
     def close(self) -> None:
         self._live.stop()
@@ -78,21 +76,21 @@ def live_table(view: SweepView, running: Mapping[int, Progress | None]) -> Rende
     from rich.table import Table
     from rich.text import Text
 
-    title = f"{view.name}: {view.sweep.spec.algorithm.name}, {counts_text(view)}"
     best = best_text(view)
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     for at, head in enumerate([*heads(view), "progress"]):
         table.add_column(head, overflow="ellipsis", no_wrap=True, justify="right" if at > 1 else "left")
-    for each in view.trials:
-        if each.number in running:
-            table.add_row(*map(Text, [*row(view, each), progress_text(running[each.number])]), style="bold")
-    ended = [each for each in view.ranked() if each.objective is not None and each.number not in running]
-    for each in ended[:MOST_ROWS]:
-        is_best = view.status.best is not None and each.number == view.status.best.number
-        table.add_row(*map(Text, [*row(view, each), ""]), style="green" if is_best else "")
-    more = len(ended) - MOST_ROWS
-    lines = [Text(title, style="bold"), Text(f"best: {best}" if best else "no trial has ended yet", style="green")]
-    return Group(*lines, table, *([Text(f"and {more} more", style="dim")] if more > 0 else []))
+    for trial in view.trials:
+        if trial.number in running:
+            table.add_row(*map(Text, [*row(view, trial), progress_text(running[trial.number])]), style="bold")
+    ended = [trial for trial in view.ranked() if trial.objective is not None and trial.number not in running]
+    for trial in ended[:MOST_ROWS]:
+        is_best = view.status.best is not None and trial.number == view.status.best.number
+        table.add_row(*map(Text, [*row(view, trial), ""]), style="green" if is_best else "")
+    title = Text(f"{view.name}: {view.sweep.spec.algorithm.name}, {counts_text(view)}", style="bold")
+    result = Text(f"best: {best}" if best else "no trial has ended yet", style="green")
+    more = [Text(f"and {len(ended) - MOST_ROWS} more", style="dim")] if len(ended) > MOST_ROWS else []
+    return Group(title, result, table, *more)
 
 
 def progress_text(progress: Progress | None) -> str:
@@ -105,10 +103,11 @@ def progress_text(progress: Progress | None) -> str:
 class CellDisplay:
     """One HTML output of a notebook's cell, updated in place: the sweep, its curve and its best trials."""
 
-    def __init__(self, show: Show = show_in_cell, clock: Callable[[], float] = time.monotonic) -> None:
-        self._show = show
+    def __init__(
+        self, output: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._output = output or CellOutput()
         self._clock = clock
-        self._update: Callable[[str], None] | None = None
         self._drawn = -math.inf
         self._view: SweepView | None = None
         self._running: Mapping[int, Progress | None] = {}
@@ -132,12 +131,29 @@ class CellDisplay:
 
     def _draw(self) -> None:
         """Replace the cell's content; messages before the first view are shown with it."""
-        if self._view is None:
-            return
-        self._drawn = self._clock()
-        texts = [f"trial {number}: {progress_text(each)}" for number, each in sorted(self._running.items())]
-        content = html(self._view, lines=[*self._said, *texts])
-        if self._update is None:
-            self._update = self._show(content)
-        else:
-            self._update(content)
+        if self._view is not None:
+            self._drawn = self._clock()
+            running = sorted(self._running.items())
+            progress = (f"trial {number}: {progress_text(progress)}" for number, progress in running)
+            self._output(sweep_html(self._view, lines=[*self._said, *progress]))
+
+
+def sweep_html(view: SweepView, *, lines: Sequence[str] = ()) -> str:
+    """Return the HTML of a sweep: its state, its chart and its best trials; `lines` are plain text below its title."""
+    ranked = [trial for trial in view.ranked() if trial.objective is not None]
+    rows = [(row(view, trial), frozenset(() if at else (2,))) for at, trial in enumerate(ranked[:MOST_ROWS_OF_CELL])]
+    more = [f"and {len(ranked) - len(rows)} more trials"] if len(ranked) > len(rows) else []
+    table = grid(heads(view), rows) if rows else ""
+    return card(one_line(view), lines=[*lines, *more], table=table, panels=sweep_panels(view))
+
+
+def sweep_panels(view: SweepView) -> list[Panel]:
+    """Return the chart of the objective of each trial in the order of their ends, with the best so far."""
+    ended = [trial for trial in view.trials if trial.objective is not None]
+    ended.sort(key=lambda trial: (trial.completion_time or "", trial.number))
+    values = [trial.objective for trial in ended if trial.objective is not None]
+    if len(values) < 2:
+        return []
+    title = f"best {view.metric} so far"
+    best = Curve(title, tuple(enumerate(accumulate(values, max if view.maximizes else min), 1)), 0)
+    return [Panel(title, (best, Curve(view.metric, tuple(enumerate(values, 1)), 1)), against="trial")]

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mptraining.display.text import counted
 from mptraining.local.processes import Signals
 from mptraining.local.run import VISIBLE_GPUS
-from mptraining.sweeps.folder import JobRecord, SweepFolder
-from mptraining.sweeps.trial_runs import Machine, TrialRun
+from mptraining.sweeps.folder import JobEnd, JobRecord, SweepFolder
+from mptraining.sweeps.trial_runs import Interrupted, Machine, TrialRun
 from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
 from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.events import Progress
@@ -30,8 +31,8 @@ from mptraining_api.sweep.trial_transitions import reopened
 
 # How often the display gets the progress of the trials.
 TICK_SECONDS = 0.25
-INTERRUPTED = 128 + signal.SIGINT
 MACHINE_FAULT = 75
+_OF_THE_END = ("Finished", "Complete", "Failed", "Stalled")
 
 
 class SweepDisplay(Protocol):
@@ -72,9 +73,9 @@ def continued(
         status = status.model_copy(update={"search_digest": search_digest(sweep.spec)})
     if _limits(before.spec) == _limits(sweep.spec):
         return status
-    open_again = [each for each in status.conditions or () if each.type not in _OF_THE_END]
-    trials = [reopened(each) for each in status.trials or ()]
-    update = {"conditions": open_again or None, "completion_time": None, "phase": SweepPhase.RUNNING}
+    lasting = [condition for condition in status.conditions or () if condition.type not in _OF_THE_END]
+    trials = list(map(reopened, status.trials or ()))
+    update = {"conditions": lasting or None, "completion_time": None, "phase": SweepPhase.RUNNING}
     return status.model_copy(update=update | {"trials": trials or None})
 
 
@@ -83,19 +84,15 @@ def _limits(spec: SweepSpec) -> tuple[object, object]:
     return (spec.trials or Trials()).model_copy(update={"parallel": None}), spec.stop
 
 
-_OF_THE_END = ("Finished", "Complete", "Failed", "Stalled")
-
-
 def on_this_machine(sweep: MPTrainingSweep, *, parallel: int, output: str) -> MPTrainingSweep:
     """Return the sweep with `parallel` trials at a time and the folder `output`, an absolute path or URI.
 
     What suspends or deletes it on a cluster is left out.
     """
-    spec = sweep.spec
-    trials = (spec.trials or Trials()).model_copy(update={"parallel": parallel})
-    job = {**spec.job, "output": {"uri": output}}
-    found = spec.model_copy(update={"trials": trials, "job": job, "run_policy": None})
-    return sweep.model_copy(update={"spec": found})
+    trials = (sweep.spec.trials or Trials()).model_copy(update={"parallel": parallel})
+    job = {**sweep.spec.job, "output": {"uri": output}}
+    spec = sweep.spec.model_copy(update={"trials": trials, "job": job, "run_policy": None})
+    return sweep.model_copy(update={"spec": spec})
 
 
 def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str] | None) -> list[Mapping[str, str]]:
@@ -103,25 +100,25 @@ def gpus_of_slots(spec: SweepSpec, parallel: int, gpus: Sequence[str] | None) ->
 
     `gpus` are the ids of the GPUs that this process may use. Raises InvalidSpec if there are too few.
     """
-    wanted = spec.job.get("accelerator") or {}
-    known = catalogue().get(canonical_type(str(wanted.get("type"))))
+    accelerator = spec.job.get("accelerator") or {}
+    known = catalogue().get(canonical_type(str(accelerator.get("type"))))
     if parallel == 1 or not gpus or known is None or known.kind != "gpu":
         return [{}] * parallel
-    each = _largest(spec, "accelerator.countPerWorker", wanted.get("countPerWorker"))
-    each *= _largest(spec, "workers", spec.job.get("workers"))
-    if each * parallel > len(gpus):
-        found = f"{parallel}: each trial needs {each} GPU{'s' if each > 1 else ''}, and this machine has {len(gpus)}"
-        raise InvalidSpec("--parallel", found, expected=f"at most {max(1, len(gpus) // each)}")
-    return [{VISIBLE_GPUS: ",".join(gpus[at * each : (at + 1) * each])} for at in range(parallel)]
+    count = _largest(spec, "accelerator.countPerWorker", accelerator.get("countPerWorker"))
+    count *= _largest(spec, "workers", spec.job.get("workers"))
+    if count * parallel > len(gpus):
+        needs = f"{parallel}: each trial needs {counted(count, 'GPU')}, and this machine has {len(gpus)}"
+        raise InvalidSpec("--parallel", needs, expected=f"at most {max(1, len(gpus) // count)}")
+    return [{VISIBLE_GPUS: ",".join(gpus[at * count : (at + 1) * count])} for at in range(parallel)]
 
 
 def _largest(spec: SweepSpec, path: str, written: object) -> int:
     """Return the largest number that the job or the search has at `path`."""
-    found = [written]
-    for each in spec.parameters:
-        if each.path == path:
-            found += [each.int_.high] if each.int_ else each.values or []
-    return max((each for each in found if isinstance(each, int)), default=1)
+    values = [written]
+    for parameter in spec.parameters:
+        if parameter.path == path:
+            values += [parameter.int_.high] if parameter.int_ else parameter.values or []
+    return max((value for value in values if isinstance(value, int)), default=1)
 
 
 @dataclass
@@ -173,24 +170,36 @@ class Driver:
     def _replan(self) -> float | None:
         """Apply plans until one changes nothing; return when to plan again."""
         while True:
-            found = plan(self.sweep, self.status, self._observed(), self.machine.clock())
-            ended = newly_ended(self.view.trials, found.status.trials or ())
-            changed = found.status != self.status
+            jobs = {name: self._observed(record) for name, record in self._records.items()}
+            planned = plan(self.sweep, self.status, jobs, self.machine.clock())
+            ended = newly_ended(self.view.trials, planned.status.trials or ())
+            changed = planned.status != self.status
             if changed:
-                self.folder.write(self.sweep, found.status)
-                self.status = found.status
-            for each in ended:
-                self.display.ended(self.view, each)
-            actions = [each for each in found.actions if self._apply(each)]
-            if not actions and not changed:
-                return found.wake_at
+                self.folder.write(self.sweep, planned.status)
+                self.status = planned.status
+            for trial in ended:
+                self.display.ended(self.view, trial)
+            applied = [action for action in planned.actions if self._apply(action)]
+            if not applied and not changed:
+                return planned.wake_at
+
+    def _observed(self, record: JobRecord) -> TrialJob:
+        if record.end is None:
+            runs = record.name in self._runs
+            return TrialJob(record.name, "Running" if runs else "Pending", start=record.created)
+        return TrialJob(
+            record.name,
+            record.end.state,
+            message=record.end.message,
+            metrics=record.end.metrics or {},
+            start=record.created,
+            completion=record.end.time,
+        )
 
     def _apply(self, action: object) -> bool:
         """Apply an action; return whether it changed anything. Nothing suspends or deletes a sweep of this machine."""
         if isinstance(action, CreateJob) and action.name not in self._records:
-            record = JobRecord(document=action.document, created=self.machine.clock())
-            self.folder.write_job(record)
-            self._records[record.name] = record
+            self._record(JobRecord(document=action.document, created=self.machine.clock()))
             return True
         if isinstance(action, DeleteJob) and action.name in self._records:
             self.folder.delete_job(action.name)
@@ -202,91 +211,73 @@ class Driver:
             return True
         return False
 
-    def _observed(self) -> dict[str, TrialJob]:
-        return {name: _observed(record, runs=name in self._runs) for name, record in self._records.items()}
+    def _record(self, record: JobRecord) -> None:
+        self.folder.write_job(record)
+        self._records[record.name] = record
 
     def _start_waiting(self) -> bool:
         """Start the jobs that have not ended, as many as there are places; return whether any was started."""
         started = False
         for name, record in self._records.items():
-            taken = [each.environment for each in (*self._runs.values(), *self._leaving)]
-            free = [each for each in self.slots if each not in taken or not each]
+            taken = [run.environment for run in (*self._runs.values(), *self._leaving)]
+            free = [slot for slot in self.slots if slot not in taken or not slot]
             if record.end is None and name not in self._runs and len(taken) < len(self.slots) and free:
-                run = TrialRun(record, self.machine, free[0], self._changed)
-                self._runs[name] = run
-                run.start()
+                self._runs[name] = TrialRun(record, self.machine, free[0], self._changed)
+                self._runs[name].start()
                 started = True
         return started
 
     def _reap(self) -> bool:
         """Record the ends of runs; return whether there were any."""
-        over = [each for each in self._runs.values() if each.over and each.end is not None]
+        over = [run for run in self._runs.values() if run.over and isinstance(run.outcome, JobEnd)]
         for run in over:
-            record = run.record.model_copy(update={"end": run.end})
-            self.folder.write_job(record)
-            self._records[run.name] = record
-            del self._runs[run.name]
-        gone = [each for each in self._leaving if each.over]
-        for each in gone:
-            self._leaving.remove(each)
-        return bool(over or gone)
+            self._record(run.record.model_copy(update={"end": run.outcome}))
+            del self._runs[run.record.name]
+        leaving = [run for run in self._leaving if not run.over]
+        left = len(self._leaving) - len(leaving)
+        self._leaving = leaving
+        return bool(over or left)
 
     def _fault(self) -> str | None:
         """Return what keeps a run from ending here; raise what this program did wrong."""
         for run in self._runs.values():
-            if run.error is not None:
-                raise run.error
-            if run.over and run.stopped:
-                return f"trial {_number(run.record)}: {run.stopped}"
+            if isinstance(run.outcome, Exception):
+                raise run.outcome
+            if run.over and isinstance(run.outcome, Interrupted) and run.outcome.fault:
+                return f"trial {_number(run.record)}: {run.outcome.fault}"
         return None
 
     def _stop(self) -> int:
         """Let the runs save and end; what they did stays, and the same command continues."""
         fault = self._fault()
-        name = {signal.SIGINT: "Ctrl-C"}.get(signal.Signals(self._stops[0])) if self._stops else None
+        number = self._stops[0] if self._stops else signal.SIGTERM
         if fault is None:
-            what = name or signal.Signals(self._stops[0]).name
-            running = f"{len(self._runs)} running trial{'s' if len(self._runs) != 1 else ''}"
-            self.display.say(f"{what}: {running} will save and stop; a second Ctrl-C stops at once")
-        self._end_runs(self._stops[0] if self._stops else signal.SIGTERM)
+            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            running = counted(len(self._runs), "running trial")
+            self.display.say(f"{name}: {running} will save and stop; a second Ctrl-C stops at once")
+        self._end_runs(number)
         # A trial may have ended meanwhile.
         self._reap()
         self.display.close()
-        if fault is not None:
-            self.display.say(f"stopped by a fault of this machine: {fault}")
-            return MACHINE_FAULT
-        return 128 + self._stops[0]
+        if fault is None:
+            return 128 + number
+        self.display.say(f"stopped by a fault of this machine: {fault}")
+        return MACHINE_FAULT
 
     def _end_runs(self, number: int) -> None:
-        """Send a signal to all runs and wait for their end; further signals of the user go on to them."""
-        runs = [each for each in (*self._runs.values(), *self._leaving) if not each.over]
-        for run in runs:
-            run.send(number)
-        sent = len(self._stops)
-        while any(not each.over for each in runs):
+        """Send a signal to all runs and wait for their end; further signals of the user are passed to them."""
+        runs = [run for run in (*self._runs.values(), *self._leaving) if not run.over]
+        signals, passed = [number], len(self._stops)
+        while any(not run.over for run in runs):
+            for run in runs:
+                for sent in signals:
+                    run.send(sent)
             self._changed.wait(TICK_SECONDS)
             self._changed.clear()
-            for again in self._stops[sent:]:
-                for run in runs:
-                    run.send(again)
-            sent = len(self._stops)
+            signals, passed = self._stops[passed:], len(self._stops)
 
     def _progress(self) -> dict[int, Progress | None]:
         return {_number(run.record): run.display.progress for run in self._runs.values()}
-
-
-def _observed(record: JobRecord, *, runs: bool) -> TrialJob:
-    if record.end is None:
-        return TrialJob(record.name, "Running" if runs else "Pending", start=record.created)
-    end = record.end
-    return TrialJob(
-        record.name,
-        end.state,
-        message=end.message,
-        metrics=end.metrics or {},
-        start=record.created,
-        completion=end.time,
-    )
 
 
 def _number(record: JobRecord) -> int:
@@ -295,9 +286,8 @@ def _number(record: JobRecord) -> int:
 
 def final_lines(view: SweepView, folder: str) -> Iterable[str]:
     """Return the last lines of a sweep that has ended; `folder` as the user may type it."""
-    ended = view.finished
+    ended, best = view.finished, best_text(view)
     yield f"{view.phase}: {counts_text(view)}" + (f"; {ended.message}" if ended is not None and ended.message else "")
-    best = best_text(view)
     if best:
         yield f"  best    {best}"
     yield f"  folder  {folder}"

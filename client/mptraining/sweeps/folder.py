@@ -13,10 +13,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -28,11 +28,8 @@ from mptraining_api.sweep.status import SweepStatus
 from mptraining_storage import local
 
 SWEEP = "sweep.json"
-_JOBS = "jobs"
-_LOCK = "sweep.lock"
-# `is_driven` holds the lock for a moment, so that a driver looks more than once.
-_LOOKS, _LOOK_SECONDS = 5, 0.1
-_pause = threading.Event()
+# `is_driven` holds the lock for a moment, so that a driver tries more than once.
+_TRIES, _TRY_SECONDS = 5, 0.1
 
 
 class JobEnd(Model):
@@ -82,15 +79,15 @@ class SweepFolder:
 
     def jobs(self) -> dict[str, JobRecord]:
         """Return the jobs of the trials by name. Raises InvalidData for a damaged file."""
-        found = {}
-        for file in sorted((self.path / _JOBS).glob("*.json")):
+        jobs = {}
+        for file in sorted((self.path / "jobs").glob("*.json")):
             try:
                 record = JobRecord.read(local.read(file))
             except ValidationError:
                 step = "Delete it: its trial then counts as failed."
                 raise InvalidData(str(file), "is no job of a trial", next_step=step) from None
-            found[record.name] = record
-        return found
+            jobs[record.name] = record
+        return jobs
 
     def write_job(self, record: JobRecord) -> None:
         local.write(self._job_file(record.name), record.to_json().encode())
@@ -99,7 +96,7 @@ class SweepFolder:
         self._job_file(name).unlink(missing_ok=True)
 
     def _job_file(self, name: str) -> Path:
-        return self.path / _JOBS / f"{name}.json"
+        return self.path / "jobs" / f"{name}.json"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -109,14 +106,13 @@ class SweepFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(self.path / "sweep.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise InvalidSpec(str(self.path), error.strerror or str(error)) from None
-        if not any(_locked(file, fcntl.LOCK_EX) or _pause.wait(_LOOK_SECONDS) for _ in range(_LOOKS)):
-            os.close(file)
-            step = "Wait for its end, or stop it with Ctrl-C; `mptj sweep status` shows it."
-            raise InvalidSpec(str(self.path), "another mptj sweep is at work here", next_step=step)
         try:
+            if not any(_locked(file, fcntl.LOCK_EX) or Event().wait(_TRY_SECONDS) for _ in range(_TRIES)):
+                step = "Wait for its end, or stop it with Ctrl-C; `mptj sweep status` shows it."
+                raise InvalidSpec(str(self.path), "another mptj sweep is at work here", next_step=step)
             yield
         finally:
             os.close(file)
@@ -124,7 +120,7 @@ class SweepFolder:
     def is_driven(self) -> bool:
         """Return whether a driver is at work here."""
         try:
-            file = os.open(self.path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self.path / "sweep.lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
         try:

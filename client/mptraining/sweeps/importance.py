@@ -19,21 +19,21 @@ def importance(view: SweepView) -> dict[str, float]:
     A share is how much the parameter decides whether a trial is among the best. Empty with fewer than `FEWEST`
     succeeded trials. Raises InvalidProgram if Optuna is not installed.
     """
-    if sum(each.state is TrialState.SUCCEEDED for each in view.trials) < FEWEST:
+    if sum(trial.state is TrialState.SUCCEEDED for trial in view.trials) < FEWEST:
         return {}
     try:
         import optuna
     except ModuleNotFoundError:
         step = "Run pip install 'mptraining[sweep]'."
         raise InvalidProgram("importance", "Optuna is not installed", next_step=step) from None
+    # Of all algorithms TPE alone is told every trial as it is; its sampler plays no part in the importance.
+    algorithm = view.sweep.spec.algorithm.model_copy(update={"name": "TPE", "reproducible": None})
+    spec = view.sweep.spec.model_copy(update={"algorithm": algorithm})
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # Of all algorithms TPE alone is told every trial as it is; its sampler plays no part in the importance.
-            algorithm = view.sweep.spec.algorithm.model_copy(update={"name": "TPE", "reproducible": None})
-            spec = view.sweep.spec.model_copy(update={"algorithm": algorithm})
             return dict(optuna.importance.get_param_importances(rebuilt_study(spec, view.trials)))
     finally:
         optuna.logging.set_verbosity(verbosity)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from mptraining.cluster.connection import HERE, Cluster
 from mptraining.local.run import machine_settings, this_machine
 from mptraining.packaging.program import merge
-from mptraining.sweeps import best_job, cell
+from mptraining.sweeps import best_job
 from mptraining.sweeps.cluster import ClusterSweep, create_sweep
+from mptraining.sweeps.display import sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
 from mptraining.sweeps.start import open_checked, run_sweep
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_document, check_sweep_file
@@ -101,7 +102,7 @@ class Sweep:
         """Plot the objective of the trials and the best so far, as `History.plot` does."""
         from mptraining.display.plot import plot
 
-        return plot(cell.panels(self._view))
+        return plot(sweep_panels(self._view))
 
     def __repr__(self) -> str:
         return f"<Sweep {one_line(self._view)}>"
@@ -110,7 +111,7 @@ class Sweep:
         return "\n".join(lines(self._view))
 
     def _repr_html_(self) -> str:
-        return cell.html(self._view)
+        return sweep_html(self._view)
 
 
 def sweep(

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path
 from mptraining.local.run import TRAINER, machine_settings, this_machine, visible_gpus
-from mptraining.runs import load_run
 from mptraining.sweeps import cost
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.display import sweep_display_here
@@ -21,18 +20,10 @@ from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.trial_runs import Machine
 from mptraining.sweeps.view import SweepView, counts, one_line
-from mptraining_api.problems import InvalidProgram, Problem
-from mptraining_api.resolve.resolve import resolve
-from mptraining_api.spec import MPTrainingJob
-from mptraining_api.sweep.check import first_values
-from mptraining_api.sweep.early_stopping import job_epochs
+from mptraining_api.problems import InvalidProgram
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
-from mptraining_api.sweep.status import SweepStatus, Trial, TrialState
-from mptraining_api.sweep.trial_job import job_document, output_uri
-
-# Trials whose run folders are read for the time of an epoch.
-_MOST_MEASURED = 20
+from mptraining_api.sweep.status import SweepStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +44,8 @@ class LocalSweep:
     @property
     def shown_folder(self) -> str:
         """Return the folder as the user may type it."""
-        here = Path.cwd()
-        path = self.folder.path
-        return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
+        here, path = Path.cwd(), self.folder.path
+        return str(path.relative_to(here)) if here in path.parents else str(path)
 
 
 def open_sweep(path: Path, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
@@ -109,10 +99,9 @@ def run_sweep(
         metadata = opened.sweep.metadata.model_copy(update={"uid": uid})
         sweep = opened.sweep.model_copy(update={"metadata": metadata})
         driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, slots)
-        for each in opened.notes:
-            display.say(f"note: {each}")
-        begun = counts(driver.view)
-        if begun["ended"] or begun["running"] or begun["pending"]:
+        for note in opened.notes:
+            display.say(f"note: {note}")
+        if any(counts(driver.view).values()):
             display.say(f"continues: {one_line(driver.view)}")
         else:
             display.say(
@@ -127,45 +116,5 @@ def run_sweep(
 
 
 def explain(opened: LocalSweep) -> list[str]:
-    """Return the size of the search and its cost in trials and device hours."""
-    spec = opened.sweep.spec
-    devices, device = _devices(opened.sweep)
-    measured = cost.measured_from(_measured_trials(opened))
-    return list(
-        cost.lines(
-            opened.sweep.metadata.name,
-            spec,
-            devices=devices,
-            device=device,
-            parallel=opened.parallel,
-            measured=measured,
-        )
-    )
-
-
-def _devices(sweep: MPTrainingSweep) -> tuple[int, str]:
-    """Return the number of devices that a trial uses, and their name."""
-    # A field that is searched may be absent in the job.
-    values = first_values(sweep.spec.parameters, {})
-    trial = Trial(number=1, job=f"{sweep.metadata.name}-1", state=TrialState.PROPOSED, parameters=values)
-    parsed = MPTrainingJob.parse(job_document(sweep, trial))
-    job = resolve(parsed, machine_settings(this_machine())(parsed.spec.accelerator.type))
-    count = job.workers if job.accelerator.kind == "cpu" else job.workers * job.accelerator.count_per_worker
-    return count, job.accelerator.title
-
-
-def _measured_trials(opened: LocalSweep) -> list[tuple[int, float]]:
-    """Return (epochs, seconds) of trials that have ended in the sweep's folder."""
-    found = []
-    ended = [each for each in opened.view.trials if each.state in (TrialState.SUCCEEDED, TrialState.STOPPED)]
-    for trial in ended[-_MOST_MEASURED:]:
-        uri = output_uri(opened.sweep, trial.number)
-        try:
-            epochs = trial.values[-1].epoch if trial.values else job_epochs(opened.sweep.spec.job)
-            seconds = load_run(uri or "").seconds
-        except (Problem, ValueError):
-            # A deleted run folder tells nothing, and the others are enough.
-            continue
-        if seconds is not None:
-            found.append((epochs, seconds))
-    return found
+    """Return the size of the search and its cost."""
+    return cost.lines(opened.sweep.metadata.name, opened.sweep.spec)

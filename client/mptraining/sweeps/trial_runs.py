@@ -19,7 +19,6 @@ from mptraining_api import outcomes
 from mptraining_api.events import Event, Progress
 from mptraining_api.outcomes import Budget
 from mptraining_api.problems import Problem
-from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.trial_job import rounded
 
 # The command in the last line of a local run, which a trial does not show.
@@ -54,41 +53,33 @@ class Machine:
     clock: Callable[[], float]
 
 
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A run that has not ended its job, because of a signal, or of a `fault` of the machine."""
+
+    fault: str = ""
+
+
 @dataclass
 class TrialRun:
-    """The run of one trial's job, which has one of three ends.
-
-    `end`: the job has ended. `stopped`: it has not, because of a signal (an empty text) or a fault of the machine (its
-    message). `error`: a fault of this program.
-    """
+    """The run of one trial's job; its `outcome` is an exception after a fault of this program."""
 
     record: JobRecord
     machine: Machine
     environment: Mapping[str, str]
     changed: threading.Event
     display: TrialDisplay = field(default_factory=TrialDisplay)
-    end: JobEnd | None = None
-    stopped: str | None = None
-    error: Exception | None = None
+    outcome: JobEnd | Interrupted | Exception | None = None
     _signals: list[int] = field(default_factory=list)
     _thread: threading.Thread | None = None
 
-    @property
-    def name(self) -> str:
-        return self.record.name
-
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread = threading.Thread(target=self._run, name=self.record.name)
         self._thread.start()
 
     def send(self, number: int) -> None:
         """Let the run save and stop; a second signal kills it."""
         self._signals.append(number)
-
-    def join(self) -> None:
-        """Wait for the end of the run."""
-        assert self._thread is not None
-        self._thread.join()
 
     @property
     def over(self) -> bool:
@@ -96,17 +87,16 @@ class TrialRun:
 
     def _run(self) -> None:
         try:
-            self._train()
+            self.outcome = self._train()
         except Problem as problem:
-            self._failed(problem)
+            self.outcome = self._failed(outcomes.by_reason(problem.reason), f"{problem.reason}: {problem}")
         except Exception as error:  # noqa: BLE001 - the driver raises it in its own thread
-            self.error = error
+            self.outcome = error
         finally:
             self.changed.set()
 
-    def _train(self) -> None:
+    def _train(self) -> JobEnd | Interrupted:
         messages: list[str] = []
-        job = MPTrainingJob.parse(self.record.document)
         runner = LocalRunner(
             folder=self.machine.file.absolute().parent,
             command=self.machine.command,
@@ -116,34 +106,26 @@ class TrialRun:
             error=messages.append,
         )
         code = runner.run(self.record.document, self.display).exit_code
-        assert job.spec.output is not None
+        folder = str(self.record.document["spec"]["output"]["uri"])
         if code == 0:
-            metrics = rounded(load_run(job.spec.output.uri).metrics)
-            self.end = JobEnd(state="Succeeded", time=self.machine.clock(), metrics=metrics)
-        elif self._signals:
-            self.stopped = ""
-        else:
-            message = _why(job.spec.output.uri, messages) or f"exit code {code}"
-            if outcomes.by_exit_code(code).budget is Budget.INFRASTRUCTURE_RETRIES:
-                self.stopped = message
-            else:
-                self.end = JobEnd(state="Failed", time=self.machine.clock(), message=message)
+            return JobEnd(state="Succeeded", time=self.machine.clock(), metrics=rounded(load_run(folder).metrics))
+        if self._signals:
+            return Interrupted()
+        return self._failed(outcomes.by_exit_code(code), _why(folder, messages) or f"exit code {code}")
 
-    def _failed(self, problem: Problem) -> None:
-        if outcomes.by_reason(problem.reason).budget is Budget.INFRASTRUCTURE_RETRIES:
-            self.stopped = str(problem)
-        else:
-            message = f"{problem.reason}: {problem}"
-            self.end = JobEnd(state="Failed", time=self.machine.clock(), message=message)
+    def _failed(self, outcome: outcomes.Outcome, message: str) -> JobEnd | Interrupted:
+        if outcome.budget is Budget.INFRASTRUCTURE_RETRIES:
+            return Interrupted(message)
+        return JobEnd(state="Failed", time=self.machine.clock(), message=message)
 
 
 def _why(folder: str, messages: Sequence[str]) -> str:
     """Return why a run failed: as its trainer reported it, else as it ended."""
     try:
-        found = load_run(folder)
+        run = load_run(folder)
     except Problem:
         # It may have ended before it wrote anything.
-        found = None
-    if found is not None and found.message:
-        return f"{found.reason}: {found.message}"
+        run = None
+    if run is not None and run.message:
+        return f"{run.reason}: {run.message}"
     return " ".join(messages).partition(f" `{_AGAIN}`")[0]

@@ -18,8 +18,6 @@ from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepPhase, SweepStatus, Trial, TrialState
 
 OPEN = (TrialState.PROPOSED, TrialState.RUNNING)
-
-
 _VAGUE = ("global", "perReplica", "className", "name", "type", "policy", "mode", "rule", "value")
 
 
@@ -27,15 +25,16 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
     """Return the shortest end of each path that no other path has: training.optimizer.config.learning_rate ->
     learning_rate. A last part that says little by itself keeps the one before it: batchSize.global.
     """
-    parts = {path: path.split(".") for path in paths}
-    found: dict[str, str] = {}
-    for path, own in parts.items():
-        for length in range(2 if own[-1] in _VAGUE and len(own) > 1 else 1, len(own) + 1):
-            end = own[-length:]
-            if sum(other[-length:] == end for other in parts.values()) == 1 or length == len(own):
-                found[path] = ".".join(end)
-                break
-    return found
+
+    def short(path: str) -> str:
+        parts = path.split(".")
+        for length in range(2 if parts[-1] in _VAGUE else 1, len(parts)):
+            end = ".".join(parts[-length:])
+            if sum(f".{other}".endswith(f".{end}") for other in paths) == 1:
+                return end
+        return path
+
+    return {path: short(path) for path in paths}
 
 
 def value_text(value: object) -> str:
@@ -71,7 +70,7 @@ class SweepView:
 
     @property
     def paths(self) -> list[str]:
-        return [each.path for each in self.sweep.spec.parameters]
+        return [parameter.path for parameter in self.sweep.spec.parameters]
 
     @property
     def most(self) -> int:
@@ -85,7 +84,8 @@ class SweepView:
     @property
     def finished(self) -> Condition | None:
         """Return the Finished condition; None before the end."""
-        return self.condition("Finished")
+        conditions = (condition for condition in self.status.conditions or () if condition.status == "True")
+        return next((condition for condition in conditions if condition.type == "Finished"), None)
 
     @property
     def succeeded(self) -> bool:
@@ -96,33 +96,25 @@ class SweepView:
         """Return the time from the first trial to the end, or to the end of the last trial so far."""
         if self.status.start_time is None:
             return None
-        ends = [each.completion_time for each in self.trials if each.completion_time]
+        ends = [trial.completion_time for trial in self.trials if trial.completion_time]
         end = self.status.completion_time or max(ends, default=None)
         return None if end is None else parse_time(end) - parse_time(self.status.start_time)
 
-    def condition(self, type: str) -> Condition | None:
-        """Return the condition if it is true."""
-        return next(
-            (each for each in self.status.conditions or () if each.type == type and each.status == "True"), None
-        )
-
     def trial(self, number: int) -> Trial:
         """Return a trial by its number. Raises InvalidSpec."""
-        found = next((each for each in self.trials if each.number == number), None)
-        if found is None:
-            there = f"1 to {len(self.trials)}" if self.trials else "no trial yet"
-            raise InvalidSpec("--trial", f"there is no trial {number} in {self.name}", expected=there)
-        return found
+        for trial in self.trials:
+            if trial.number == number:
+                return trial
+        there = f"1 to {len(self.trials)}" if self.trials else "no trial yet"
+        raise InvalidSpec("--trial", f"there is no trial {number} in {self.name}", expected=there)
 
     def ranked(self) -> list[Trial]:
         """Return the trials that have an objective, the best first, then the others by number."""
         sign = -1.0 if self.maximizes else 1.0
-
-        def place(trial: Trial) -> tuple[bool, float, int]:
-            value = trial.objective
-            return value is None, 0.0 if value is None else sign * value, trial.number
-
-        return sorted(self.trials, key=place)
+        return sorted(
+            self.trials,
+            key=lambda trial: (trial.objective is None, sign * (trial.objective or 0.0), trial.number),
+        )
 
 
 def counts(view: SweepView) -> dict[str, int]:
@@ -133,9 +125,10 @@ def counts(view: SweepView) -> dict[str, int]:
 
 
 def counts_text(view: SweepView) -> str:
-    found = counts(view)
-    parts = [f"{found[key]} {key}" for key in ("running", "pending", "stopped", "failed") if found[key]]
-    return f"{found['ended']} of {view.most} trials" + (f" ({', '.join(parts)})" if parts else "")
+    """Return the number of trials that have ended, of all, and what became of them."""
+    number_of = counts(view)
+    parts = [f"{number_of[key]} {key}" for key in ("running", "pending", "stopped", "failed") if number_of[key]]
+    return f"{number_of['ended']} of {view.most} trials" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def best_text(view: SweepView) -> str:
@@ -148,8 +141,8 @@ def best_text(view: SweepView) -> str:
 
 def parameters_text(view: SweepView, parameters: Mapping[str, Any]) -> str:
     """Return the parameters by their short names, in the order of the file."""
-    names = short_names(view.paths)
-    return ", ".join(f"{names[path]} {value_text(parameters[path])}" for path in view.paths if path in parameters)
+    names = short_names(view.paths).items()
+    return ", ".join(f"{name} {value_text(parameters[path])}" for path, name in names if path in parameters)
 
 
 def one_line(view: SweepView) -> str:
@@ -163,78 +156,67 @@ HEADINGS = ("SWEEP", "PHASE", "TRIALS", "RUNNING", "BEST")
 
 def summary_row(view: SweepView) -> list[str]:
     """Return a sweep's cells below HEADINGS."""
-    found, best = counts(view), view.status.best
-    return [
-        view.name,
-        view.phase,
-        f"{found['ended']}/{view.most}",
-        str(found["running"]),
-        "" if best is None else f"{view.metric} {number(best.objective)}",
-    ]
+    number_of, best = counts(view), view.status.best
+    reached = "" if best is None else f"{view.metric} {number(best.objective)}"
+    return [view.name, view.phase, f"{number_of['ended']}/{view.most}", str(number_of["running"]), reached]
 
 
 def lines(view: SweepView) -> list[str]:
     """Return the status of a sweep for `mptj sweep status`."""
+    failed = [trial for trial in view.trials if trial.state is TrialState.FAILED and trial.message]
     rows = [
         ("algorithm", view.sweep.spec.algorithm.name),
         ("objective", f"{view.metric}, {view.sweep.spec.objective.direction}"),
         ("trials", counts_text(view)),
         ("best", best_text(view) or "no trial has ended yet"),
+        ("time", "" if view.seconds is None else duration(view.seconds)),
+        ("ended", "" if view.finished is None else f"{view.finished.reason}: {view.finished.message}"),
+        *(("failed", f"trial {trial.number}: {trial.message}") for trial in failed[-3:]),
     ]
-    if view.seconds is not None:
-        rows.append(("time", duration(view.seconds)))
-    ended = view.finished
-    if ended is not None:
-        rows.append(("ended", f"{ended.reason}: {ended.message}"))
-    failed = [each for each in view.trials if each.state is TrialState.FAILED and each.message]
-    rows += [("failed", f"trial {each.number}: {each.message}") for each in failed[-3:]]
-    return [f"{view.name}: {view.phase}  ({view.place})", *(f"  {title:<10}  {text}" for title, text in rows)]
+    return [f"{view.name}: {view.phase}  ({view.place})", *(f"  {title:<10}  {text}" for title, text in rows if text)]
 
 
 def trial_line(view: SweepView, trial: Trial) -> str:
     """Return the line of a trial that has ended."""
-    parts = [f"trial {trial.number}", state_text(trial)]
-    if trial.objective is not None:
-        parts.append(f"{view.metric} {number(trial.objective)}")
-    parts.append(parameters_text(view, trial.parameters))
-    seconds = trial_seconds(trial)
-    if seconds is not None:
-        parts.append(duration(seconds))
-    if trial.state is TrialState.FAILED and trial.message:
-        parts.append(trial.message)
-    return "  ".join(parts)
+    parts = [
+        f"trial {trial.number}",
+        state_text(trial),
+        "" if trial.objective is None else f"{view.metric} {number(trial.objective)}",
+        parameters_text(view, trial.parameters),
+        _time_text(trial),
+        trial.message or "" if trial.state is TrialState.FAILED else "",
+    ]
+    return "  ".join(filter(None, parts))
 
 
 def state_text(trial: Trial) -> str:
     return "stopped early" if trial.state is TrialState.STOPPED else str(trial.state).lower()
 
 
-def trial_seconds(trial: Trial) -> float | None:
-    """Return the time from a trial's proposal to its end; None before the end."""
+def _time_text(trial: Trial) -> str:
+    """Return the time from a trial's proposal to its end; empty before the end."""
     if trial.start_time is None or trial.completion_time is None:
-        return None
-    return parse_time(trial.completion_time) - parse_time(trial.start_time)
+        return ""
+    return duration(parse_time(trial.completion_time) - parse_time(trial.start_time))
 
 
 def heads(view: SweepView) -> list[str]:
     """Return the titles of the table of trials."""
-    names = short_names(view.paths)
-    return ["trial", "state", view.metric, *(names[path] for path in view.paths), "time"]
+    return ["trial", "state", view.metric, *short_names(view.paths).values(), "time"]
 
 
 def row(view: SweepView, trial: Trial) -> list[str]:
     """Return a trial's cells in the table of trials."""
-    seconds = trial_seconds(trial)
     return [
         str(trial.number),
         state_text(trial),
         "" if trial.objective is None else number(trial.objective),
         *(value_text(trial.parameters[path]) if path in trial.parameters else "" for path in view.paths),
-        "" if seconds is None else duration(seconds),
+        _time_text(trial),
     ]
 
 
 def newly_ended(before: Iterable[Trial], now: Iterable[Trial]) -> list[Trial]:
     """Return the trials that have ended since `before`, in the order of their numbers."""
-    ended = {each.number: each.state not in OPEN for each in before}
-    return [each for each in now if each.state not in OPEN and not ended.get(each.number, False)]
+    known = {trial.number for trial in before if trial.state not in OPEN}
+    return [trial for trial in now if trial.state not in OPEN and trial.number not in known]

@@ -37,6 +37,8 @@ def test_a_finished_sweep_is_not_run_again_and_higher_limits_continue_it(
     _, first = run(sweep_file(trials=2), trainer)
     _, again = run(sweep_file(trials=2), ("false", ""))
     assert again.status == first.status
+    # As another version writes it, with another digest of the same search.
+    SweepFolder(Path("runs/flowers")).write(first.sweep, first.status.model_copy(update={"search_digest": None}))
     _, more = run(sweep_file(trials=4), trainer)
     _, whole = run(sweep_file(trials=4), trainer, output="runs/whole")
     assert proposals(more) == proposals(whole)
@@ -96,10 +98,8 @@ def test_early_stopping_continues_the_best_trial_in_its_run_folder(
     for each in view.trials:
         assert [value.epoch for value in each.values or ()] == [1, 3, 4][: (each.rung or 0) + 1]
     best = next(each for each in view.trials if each.state is TrialState.SUCCEEDED)
-    attempts = sorted(
-        path.name.partition("-")[0] for path in Path(f"runs/flowers/trials/{best.number}/events").iterdir()
-    )
-    assert attempts == ["1", "2", "3"]
+    events = Path(f"runs/flowers/trials/{best.number}/events").iterdir()
+    assert {path.name.partition("-")[0] for path in events} == {"1", "2", "3"}
 
 
 def test_trials_run_side_by_side(sweep_file: SweepFile, stub: Stub, tmp_path: Path) -> None:
@@ -221,16 +221,4 @@ def test_a_killed_driver_loses_no_trial_and_repeats_none(
     assert proposals(killed) == proposals(whole)
     assert [each.objective for each in killed.trials] == [each.objective for each in whole.trials]
     assert {each.state for each in killed.trials} == {TrialState.SUCCEEDED}
-    assert sorted(path.stem for path in Path("runs/flowers/jobs").iterdir()) == sorted(
-        each.job for each in whole.trials
-    )
-
-
-def test_a_sweep_that_another_version_began_continues(sweep_file: SweepFile, trainer: tuple[str, str]) -> None:
-    run(sweep_file(trials=1), trainer)
-    folder = SweepFolder(Path("runs/flowers"))
-    stored = folder.read()
-    assert stored is not None
-    folder.write(stored[0], stored[1].model_copy(update={"search_digest": None}))
-    code, view = run(sweep_file(trials=2), trainer)
-    assert (code, view.status.succeeded) == (0, 2)
+    assert {path.stem for path in Path("runs/flowers/jobs").iterdir()} == {trial.job for trial in whole.trials}

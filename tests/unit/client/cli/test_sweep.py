@@ -105,7 +105,7 @@ def test_apply_writes_a_job_that_check_accepts(folder: Path, mptj: Mptj) -> None
 def test_explain_runs_nothing(sweep_file: Path, mptj: Mptj) -> None:
     out = mptj("sweep", "--explain", "--parallel", "2", "sweep.yaml").stdout
     assert "at most 20, 2 at a time" in out
-    assert "unknown until a trial has ended" in out
+    assert "about 80 over all trials" in out
     assert not Path("runs").exists()
     # A field that the job lacks is searched.
     text = sweep_file.read_text().replace("{application: {name: mlp, classes: 3}}", "{application: {classes: 3}}")

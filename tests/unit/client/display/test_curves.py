@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining.display import plot as plotting
-from mptraining.display.curves import (
-    MOST_POINTS,
-    Curve,
-    Panel,
-    downsampled,
-    legend,
-    panels,
-    shown_by_default,
-    svg,
-)
+from mptraining.display.curves import MOST_POINTS, Curve, Panel, downsampled, legend, panels, shown_by_default, svg
 from mptraining.display.html import card, grid
 from mptraining_api.problems import InvalidProgram
 
@@ -51,12 +42,12 @@ def test_a_series_of_many_powers_of_ten_is_logarithmic() -> None:
 @given(st.lists(finite, min_size=1, max_size=3 * MOST_POINTS))
 def test_downsampling_keeps_ends_and_extremes(values: list[float]) -> None:
     points = list(enumerate(values))
-    found = downsampled(points)
-    assert len(found) <= MOST_POINTS
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (points[0], points[-1])
-    assert min(y for _, y in found) == min(values)
-    assert max(y for _, y in found) == max(values)
+    kept = downsampled(points)
+    assert len(kept) <= MOST_POINTS
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert min(y for _, y in kept) == min(values)
+    assert max(y for _, y in kept) == max(values)
 
 
 def test_text_takes_the_colour_of_the_page_and_nothing_is_a_script() -> None:
@@ -70,12 +61,12 @@ def test_text_takes_the_colour_of_the_page_and_nothing_is_a_script() -> None:
 
 def test_training_and_validation_share_a_chart_and_gauges_are_drawn_if_they_change() -> None:
     series = {"val_loss": [(1, 2.0)], "loss": [(1, 1.0)], "learning_rate": [(1, 0.1), (2, 0.2)]}
-    found = panels(series)
-    assert [(panel.title, [curve.label for curve in panel.curves]) for panel in found] == [
+    charts = panels(series)
+    assert [(panel.title, [curve.label for curve in panel.curves]) for panel in charts] == [
         ("loss", ["loss", "val_loss"]),
         ("learning rate", ["learning_rate"]),
     ]
-    assert "<b>2</b>" in legend(found[0].curves)
+    assert "<b>2</b>" in legend(charts[0].curves)
     gauges = {"learning_rate": [(1, 0.1), (2, 0.1)], "gradient_norm": [(1, 0.1), (2, 0.2)]}
     assert shown_by_default(["accuracy", "loss"], gauges) == ["loss", "accuracy", "gradient_norm"]
 
@@ -94,8 +85,10 @@ def test_matplotlib_draws_if_it_is_there_and_a_notebook_without_it(monkeypatch: 
     drawn = [Panel("loss", (Curve("loss", ((0, 1.0), (1, math.e))), Curve("val_loss", ((1, 99.0),), 1)))]
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(InvalidProgram, match="matplotlib is not installed here"):
-        plotting.plot(drawn, notebook=False)
-    shown = plotting.plot(drawn, notebook=True)
+        plotting.plot(drawn)
+    with monkeypatch.context() as notebook:
+        notebook.setattr(plotting, "is_notebook", lambda: True)
+        shown = plotting.plot(drawn)
     assert repr(shown) == "<Drawing of loss>"
     assert "<svg" in shown._repr_html_()
     axes = [[FakeAxes()]]

@@ -11,40 +11,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptraining.display.curves import MOST_POINTS
+from mptraining.display.narrator import Line
 from mptraining.display.notebook import LINES_KEPT, LiveCurves, NotebookDisplay, page
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered
 
+COMMON: dict[str, Any] = {"time": 1.0, "attempt": 1, "incarnation": "a", "worker": 0}
+
 
 class Cell:
-    """The front end's current output, and the number of its updates."""
+    """The contents of the cell, the last one at the end."""
 
     def __init__(self) -> None:
-        self.html = ""
-        self.times = 0
+        self.contents: list[str] = []
         self.now = 0.0
-        self.display = NotebookDisplay(self.show, lambda: self.now)
+        self.display = NotebookDisplay(self.contents.append, lambda: self.now)
 
-    def show(self, html: str) -> Callable[[str], None]:
-        assert not self.times, "one output, that is replaced"
-        self.update(html)
-        return self.update
+    @property
+    def html(self) -> str:
+        return self.contents[-1]
 
-    def update(self, html: str) -> None:
-        self.html, self.times = html, self.times + 1
+    def follow(self, events: list[Event]) -> None:
+        for event in events:
+            self.now += 1
+            self.display.event(0, event)
+
+
+def progress(step: int, loss: float = 0.5) -> Progress:
+    return Progress(step=step, epoch=1, metrics={"loss": loss}, **COMMON)
 
 
 def test_lines_stay_and_the_bar_moves(attempt_events: Callable[..., list[Event]]) -> None:
     cell = Cell()
     cell.display.say("Running: all 2 workers run")
-    for event in attempt_events(steps=12):
-        cell.now += 1
-        cell.display.event(0, event)
+    cell.display.waiting("starting <TensorFlow>…")
+    assert "<div>starting &lt;TensorFlow&gt;…</div>" in cell.html
+    cell.follow(attempt_events(steps=12))
     assert "training starts: Mirrored" in cell.html
+    assert "starting" not in cell.html
     assert '<progress style="width:60%" max="12" value="12"></progress> 100%' in cell.html
     assert "step 10/12  epoch 1" in cell.html, "validation stays"
-    common: dict[str, Any] = {"time": 1.0, "attempt": 1, "incarnation": "a", "worker": 0}
-    cell.display.event(0, Finished(reason="Succeeded", exit_code=0, message="", **common))
-    cell.display.close()
+    cell.follow([Finished(reason="Succeeded", exit_code=0, message="", **COMMON)])
     assert "<progress" not in cell.html
 
 
@@ -53,7 +59,7 @@ def test_a_front_end_is_not_flooded() -> None:
     for step in range(1000):
         cell.now += 0.001
         cell.display.event(0, progress(step))
-    assert cell.times <= 5
+    assert len(cell.contents) <= 5
     for number in range(LINES_KEPT + 7):
         cell.display.line(1, "stdout", f"line {number}.")
     cell.display.close()
@@ -61,33 +67,23 @@ def test_a_front_end_is_not_flooded() -> None:
     assert "[worker 1] line 6." not in cell.html
 
 
-def progress(step: int) -> Progress:
-    return Progress(time=1.0, attempt=1, incarnation="a", worker=0, step=step, epoch=1, metrics={"loss": 0.5})
-
-
 @settings(max_examples=20)
 @given(st.lists(st.text(), max_size=5))
 def test_whatever_a_program_prints_is_text(lines: list[str]) -> None:
+    tags: list[str] = []
+
     class Tags(HTMLParser):
-        found: list[str]
-
         def handle_starttag(self, tag: str, attrs: Any) -> None:
-            self.found.append(tag)
+            tags.append(tag)
 
-    parser = Tags()
-    parser.found = []
-    parser.feed(page([(line, False) for line in lines], ""))
-    assert parser.found == ["pre", "div"]
-
-
-def noted(level: str, message: str) -> Notice:
-    return Notice(time=1.0, attempt=1, incarnation="a", worker=0, level=level, topic="X", message=message)
+    Tags().feed(page(list(map(Line, lines)), ""))
+    assert tags == ["pre", "div"]
 
 
 def test_warnings_have_a_colour() -> None:
     cell = Cell()
-    for event in (noted("Info", "all is well"), noted("Warning", "look <here>")):
-        cell.display.event(0, event)
+    for level, message in (("Info", "all is well"), ("Warning", "look <here>")):
+        cell.display.event(0, Notice(level=level, topic="X", message=message, **COMMON))
     cell.display.say("warning: the API server does not answer")
     coloured = re.findall(r'<span style="color:[^"]*">([^<]*)</span>', cell.html)
     assert coloured == ["warning: look &lt;here&gt;", "warning: the API server does not answer"]
@@ -96,24 +92,19 @@ def test_warnings_have_a_colour() -> None:
 def test_curves_grow_and_forget_what_is_trained_again(attempt_events: Callable[..., list[Event]]) -> None:
     cell = Cell()
     events = attempt_events(steps=20)
-    for event in events[:2]:
-        cell.display.event(0, event)
+    cell.follow(events[:2])
     assert "<svg" not in cell.html, "one point is no curve"
-    for event in events[2:]:
-        cell.display.event(0, event)
-    cell.display.close()
+    cell.follow(events[2:])
     assert cell.html.count('role="img"') == 2, "loss and accuracy"
     assert "until step 20" in cell.html
-    common: dict[str, Any] = {"time": 1.0, "attempt": 1, "incarnation": "a", "worker": 0}
-    cell.display.event(0, Recovered(from_step=20, to_step=4, precision="float32", message="", **common))
-    cell.display.close()
+    cell.follow([Recovered(from_step=20, to_step=4, precision="float32", message="", **COMMON)])
     assert "until step 4" in cell.html
 
 
 def test_a_long_run_stays_small() -> None:
     curves = LiveCurves()
     for step in range(20_000):
-        curves.add(progress(step).model_copy(update={"metrics": {"loss": float(step % 100)}}))
+        curves.add(progress(step, float(step % 100)))
     (panel,) = curves.panels()
     assert len(panel.curves[0].points) <= 2 * MOST_POINTS
     assert panel.curves[0].points[-1][0] == 19_999

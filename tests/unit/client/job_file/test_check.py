@@ -22,6 +22,7 @@ from mptraining_records.tfrecord.features import Feature
 from mptraining_storage import storage
 
 JobFile = Callable[..., Path]
+BATCH = ("batchSize: {global: 64}", "batchSize: {global: 100}")
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def mistakes(path: Path, *, here: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "mistake"),
     [
         ("records/train-*", "missing/train-*", "8: spec.data.train[0]: 'missing/train-*.tfrecord': no such f"),
         ("records/val-*", "records/valid-*", "8: spec.data.validation[0]: 'records/valid-*.tfrecord': nothing matches"),
@@ -74,16 +75,33 @@ def mistakes(path: Path, *, here: bool = False) -> list[str]:
          "7: spec.program.application.classes: 2, and the label 'label' has 3 classes: a, b, c; expected 3"),
     ],
 )  # fmt: skip
-def test_data_that_cannot_be_trained_on(job: Callable[..., Path], old: str, new: str, said: str) -> None:
+def test_data_that_cannot_be_trained_on(job: Callable[..., Path], old: str, new: str, mistake: str) -> None:
     (line,) = mistakes(job((old, new)))
-    assert line.startswith(said)
+    assert line.startswith(mistake)
 
 
-def test_good_data_has_no_mistakes(job: Callable[..., Path]) -> None:
-    assert mistakes(job()) == []
-    assert mistakes(job((", classes: 3", ""))) == []
-    (line,) = mistakes(job((", classes: 3", ""), classes=None))
-    assert "classes: missing, and the data's manifest names no classes" in line
+@pytest.mark.parametrize(
+    ("changes", "split", "mistake"),
+    [
+        ((), {}, None),
+        (((", classes: 3", ""),), {}, None),
+        (((", classes: 3", ""),), {"classes": None}, "spec.program.application.classes: missing, and the data's mani"),
+        ((BATCH,), {"records": 100}, None),
+        ((BATCH,), {"records": 48}, "spec.training.batchSize: 100 examples a step, 48 in the training data: zero st"),
+    ],
+)
+def test_what_the_manifest_of_the_data_says(
+    job: Callable[..., Path], changes: tuple[tuple[str, str], ...], split: dict[str, Any], mistake: str | None
+) -> None:
+    lines = mistakes(job(*changes, **split))
+    assert [mistake for line in lines if mistake and mistake in line] == ([] if mistake is None else [mistake])
+    assert len(lines) == (mistake is not None)
+
+
+def test_shards_that_no_manifest_names_may_fill_a_batch(job: Callable[..., Path]) -> None:
+    path = job(BATCH, records=48)
+    (path.parent / "records" / "train-00001-of-00002.tfrecord").touch()
+    assert mistakes(path) == []
 
 
 def test_an_absolute_path_may_be_the_clusters(job: Callable[..., Path], tmp_path: Path) -> None:
@@ -95,39 +113,37 @@ def test_an_absolute_path_may_be_the_clusters(job: Callable[..., Path], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("answer", "mistake"),
+    ("answer", "mistake", "note"),
     [
-        (InvalidData("gs://b/x", "nothing matches"), True),
-        (InvalidData("gs://b/x", "there is no bucket 'b'"), True),
-        (InvalidData("gs://b/x", "permission denied"), False),
-        (StorageUnavailable("gs://b/x", "no answer"), False),
-        (OSError("network is unreachable"), False),
+        (InvalidData("gs://b/x", "nothing matches"), True, False),
+        (InvalidData("gs://b/x", "there is no bucket 'b'"), True, False),
+        (InvalidData("gs://b/x", "permission denied"), False, True),
+        (StorageUnavailable("gs://b/x", "no answer"), False, True),
+        (OSError("network is unreachable"), False, True),
+        # A bucket that does not answer delays the check for a moment only.
+        (None, False, True),
     ],
 )
 def test_a_bucket_is_a_mistake_only_if_it_says_so(
-    job: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, answer: Exception, mistake: bool
+    job: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, answer: Exception | None, mistake: bool, note: bool
 ) -> None:
+    never = threading.Event()
+
     def glob(_: str) -> Any:
-        raise answer
+        if answer is not None:
+            raise answer
+        never.wait()
 
     path = job(("records/train-*.tfrecord", "gs://b/x"), ('"records/val-*.tfrecord"', '"gs://b/x"'))
     monkeypatch.setattr(storage, "glob", glob)
+    monkeypatch.setattr(job_data, "_BUCKET_SECONDS", 0.05)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", "/nowhere")
     assert mistakes(path) == [], "without credentials nothing is asked"
     monkeypatch.setenv("MPTRAINING_GCS_ANONYMOUS", "1")
     assert bool(mistakes(path)) is mistake
-
-
-def test_a_bucket_that_does_not_answer_delays_the_check_for_a_few_seconds_only(
-    job: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = job(("records/train-*.tfrecord", "gs://b/x"), ('"records/val-*.tfrecord"', '"gs://b/x"'))
-    never = threading.Event()
-    monkeypatch.setattr(storage, "glob", lambda _: never.wait())
-    monkeypatch.setattr(job_data, "_BUCKET_SECONDS", 0.05)
-    monkeypatch.setenv("MPTRAINING_GCS_ANONYMOUS", "1")
-    assert any("the bucket could not be looked at" in note for note in check_job_file(path).notes)
+    if note:
+        assert any("the bucket could not be looked at" in text for text in check_job_file(path).notes)
     never.set()
 
 
@@ -143,156 +159,127 @@ def test_a_run_with_a_mistake_leaves_no_run_folder(
     assert not (tmp_path / "runs").exists()
 
 
-class Test_entry_point:
-    @pytest.fixture
-    def of(self, job_file: JobFile) -> Callable[..., Path]:
-        """Write a job with this entry point beside a module `seg` and a package `nets`."""
+@pytest.fixture
+def calling(job_file: JobFile) -> Callable[..., Path]:
+    """Write a job with this entry point beside a module `seg` and a package `nets`."""
 
-        def write(
-            entry_point: str, *, more: str = "", files: dict[str, str] | None = None, modules: bool = True
-        ) -> Path:
-            path = job_file()
-            text = path.read_text()
-            before, _, rest = text.partition("application:")
-            function = f"function: {{entryPoint: '{entry_point}'}}"
-            path.write_text(before + function + rest[rest.index("}") + 1 :] + more)
-            if modules:
-                files = {
-                    "seg.py": "from layers import conv as block, dense\nimport keras\nmake = dense\n"
-                    "if keras:\n    def late(): pass\ndef build():\n    inner = 1\nassert False, 'imported'\n",
-                    "nets/__init__.py": "from nets.unet import *\n",
-                    "nets/unet.py": "def build(:\n",
-                    **(files or {}),
-                }
-            for name, content in (files or {}).items():
-                (path.parent / name).parent.mkdir(exist_ok=True)
-                (path.parent / name).write_text(content)
-            return path
+    def write(entry_point: str, *, more: str = "", files: dict[str, str] | None = None, modules: bool = True) -> Path:
+        path = job_file()
+        before, _, rest = path.read_text().partition("application:")
+        function = f"function: {{entryPoint: '{entry_point}'}}"
+        path.write_text(before + function + rest[rest.index("}") + 1 :] + more)
+        known = {
+            "seg.py": "from layers import conv as block, dense\nimport keras\nmake = dense\n"
+            "if keras:\n    def late(): pass\ndef build():\n    inner = 1\nassert False, 'imported'\n",
+            "nets/__init__.py": "from nets.unet import *\n",
+            "nets/unet.py": "def build(:\n",
+        }
+        for name, content in {**(known if modules else {}), **(files or {})}.items():
+            (path.parent / name).parent.mkdir(exist_ok=True)
+            (path.parent / name).write_text(content)
+        return path
 
-        return write
+    return write
 
-    @pytest.mark.parametrize(
-        "entry_point", ["seg:build", "seg:block", "seg:dense", "seg:make", "seg:late", "nets:any", "json.tool:main"]
-    )
-    def test_functions_that_are_there_are_found_without_an_import(
-        self, of: Callable[..., Path], entry_point: str
-    ) -> None:
-        assert mistakes(of(entry_point), here=True) == []
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "def _init():\n    global build\n    def build(): pass\n_init()\n",
-            "class A:\n    global build\n    def build(): pass\n",
-            "globals().update(build=print)\n",
-            "import sys\nsetattr(sys.modules[__name__], 'build', print)\n",
-            "def __getattr__(name): return print\n",
-            # Python's parser raises RecursionError for the first and MemoryError for the second.
-            "build = " + "+".join(["0"] * 20000),
-            "build = " + "-" * 20000 + "1",
-            # A warning at the import.
-            "'\\d'\ndef build(): pass\n",
-        ],
-    )
-    def test_functions_that_are_bound_in_other_ways_are_no_mistakes(
-        self, of: Callable[..., Path], text: str, recwarn: pytest.WarningsRecorder
-    ) -> None:
-        assert mistakes(of("other:build", files={"other.py": text}), here=True) == []
-        assert not recwarn.list
+@pytest.mark.parametrize(
+    "entry_point", ["seg:build", "seg:block", "seg:dense", "seg:make", "seg:late", "nets:any", "json.tool:main"]
+)
+def test_functions_are_found_without_an_import(calling: Callable[..., Path], entry_point: str) -> None:
+    assert mistakes(calling(entry_point), here=True) == []
+    assert not any("entryPoint" in note for note in check_job_file(calling(entry_point)).notes)
 
-    @pytest.mark.parametrize(
-        ("entry_point", "said"),
-        [
-            ("segg:build",
-             r"^\d+: spec.program.function.entryPoint: no module 'segg' .*project\). Did you mean 'seg'\?"),
-            ("seg:biuld", r"module 'seg' has no 'biuld'. Did you mean 'build'\?"),
-            ("seg:inner", r"module 'seg' has no 'inner'. It has build\."),
-            ("nets.unat:build", r"no module 'nets.unat' .*nets\). Did you mean 'unet'\?"),
-            ("nets.unet:build", r"'nets.unet' cannot be imported: .* \(at unet.py:1\)"),
-            ("seg.unet:build", r"'seg' is not a package, but \S*seg.py; expected a folder \S*project/seg$"),
-        ],
-    )  # fmt: skip
-    def test_mistakes_have_the_line_of_the_job_file(self, of: Callable[..., Path], entry_point: str, said: str) -> None:
-        (found,) = mistakes(of(entry_point), here=True)
-        assert re.search(said, found)
 
-    def test_a_package_comes_before_a_module_of_its_name(self, of: Callable[..., Path]) -> None:
-        files = {"both.py": "def build(): pass\n", "both/__init__.py": "def main(): pass\n"}
-        assert mistakes(of("both:main", files=files), here=True) == []
-        (found,) = mistakes(of("both:build", files=files), here=True)
-        assert "module 'both' has no 'build'. It has main." in found
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def _init():\n    global build\n    def build(): pass\n_init()\n",
+        "globals().update(build=print)\n",
+        "import sys\nsetattr(sys.modules[__name__], 'build', print)\n",
+        "def __getattr__(name): return print\n",
+        # Python's parser raises RecursionError for the first and MemoryError for the second.
+        "build = " + "+".join(["0"] * 20000),
+        "build = " + "-" * 20000 + "1",
+        # A warning at the import.
+        "'\\d'\ndef build(): pass\n",
+    ],
+)
+def test_functions_that_are_bound_in_other_ways_are_no_mistakes(
+    calling: Callable[..., Path], text: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    assert mistakes(calling("other:build", files={"other.py": text}), here=True) == []
+    assert not recwarn.list
 
-    def test_a_run_here_imports_from_the_working_directory_too(
-        self, of: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "proj" / "models").mkdir(parents=True)
-        (tmp_path / "proj" / "models" / "unet.py").write_text("def build(): pass\n")
-        monkeypatch.chdir(tmp_path / "proj")
-        assert mistakes(of("models.unet:build"), here=True) == []
-        (found,) = mistakes(of("models.unet:biuld"), here=True)
-        assert "module 'models.unet' has no 'biuld'. Did you mean 'build'?" in found
-        (found,) = mistakes(of("modells.unet:build"), here=True)
-        assert "no module 'modells' (searched" in found
 
-    @pytest.mark.parametrize(
-        ("entry_point", "said"),
-        [
-            ("segg:build", "no module 'segg' (searched "),
-            ("seg:biuld",
-             "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?"),
-            ("nets.unet:build", "'nets.unet' cannot be imported: "),
-        ],
-    )  # fmt: skip
-    def test_code_beside_a_job_for_a_cluster_is_worth_a_note(
-        self, of: Callable[..., Path], entry_point: str, said: str
-    ) -> None:
-        assert any(said in note for note in check_job_file(of(entry_point)).notes)
-        assert not any("entryPoint" in note for note in check_job_file(of("seg:build")).notes)
+BOTH = {"both.py": "def build(): pass\n", "both/__init__.py": "def main(): pass\n"}
 
-    @pytest.mark.parametrize("entry_point", ["segg:build", "seg:biuld", "nets.unet:build"])
-    @pytest.mark.parametrize(
-        "elsewhere",
-        [
-            "  podTemplate: {image: registry.example.com/segmentation:1}\n",
-            "  runtime: vision\n",
-            f"  source: {{archive: {{uri: gs://b/a.tgz, sha256: {'a' * 64}}}}}\n",
-        ],
-    )
-    def test_code_that_is_elsewhere_is_not_looked_for_beside_the_job(
-        self, of: Callable[..., Path], entry_point: str, elsewhere: str
-    ) -> None:
-        path = of(entry_point, more=elsewhere)
-        runtime = Runtime.parse({"images": {"cpu": "registry.example.com/segmentation:1"}})
-        settings = ClusterSettings(runtimes={"vision": runtime})
-        notes = check_job_file(path, settings=lambda _: settings).notes
-        assert not any("entryPoint" in note for note in notes)
 
-    def test_a_folder_without_any_code_is_not_where_the_code_is(self, of: Callable[..., Path]) -> None:
-        path = of("segg:build", modules=False)
-        assert not any("entryPoint" in note for note in check_job_file(path).notes)
+@pytest.mark.parametrize(
+    ("entry_point", "mistake"),
+    [
+        ("segg:build", r"^\d+: spec.program.function.entryPoint: no module 'segg' .*project\). Did you mean 'seg'\?"),
+        ("seg:biuld", r"module 'seg' has no 'biuld'. Did you mean 'build'\?"),
+        ("seg:other", r"module 'seg' has no 'other'. It has build\."),
+        ("both:build", r"module 'both' has no 'build'. It has main\."),
+        ("nets.unat:build", r"no module 'nets.unat' .*nets\). Did you mean 'unet'\?"),
+        ("nets.unet:build", r"'nets.unet' cannot be imported: .* \(at unet.py:1\)"),
+        ("seg.unet:build", r"'seg' is not a package, but \S*seg.py; expected a folder \S*project/seg$"),
+    ],
+)
+def test_a_missing_function_has_the_line_of_the_job_file(
+    calling: Callable[..., Path], entry_point: str, mistake: str
+) -> None:
+    (line,) = mistakes(calling(entry_point, files=BOTH), here=True)
+    assert re.search(mistake, line)
 
-    def test_a_function_that_the_shipped_source_lacks_is_a_mistake(self, of: Callable[..., Path]) -> None:
-        more = "  source: {configMap: {name: code}}\n  podTemplate: {image: registry.example.com/a:1}\n"
-        files = {"source/flowers.py": "def build(): pass\n", "source/newer.py": "def build(:\n"}
-        (found,) = mistakes(of("flowers:biuld", more=more, files=files))
-        assert "module 'flowers' has no 'biuld'. Did you mean 'build'?" in found
+
+def test_a_run_here_imports_from_the_working_directory_too(
+    calling: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "proj" / "models").mkdir(parents=True)
+    (tmp_path / "proj" / "models" / "unet.py").write_text("def build(): pass\n")
+    monkeypatch.chdir(tmp_path / "proj")
+    assert mistakes(calling("models.unet:build"), here=True) == []
+    (line,) = mistakes(calling("models.unet:biuld"), here=True)
+    assert "module 'models.unet' has no 'biuld'. Did you mean 'build'?" in line
+    (line,) = mistakes(calling("modells.unet:build"), here=True)
+    assert "no module 'modells' (searched" in line
+
+
+SHIPPED = "  source: {configMap: {name: code}}\n  podTemplate: {image: registry.example.com/a:1}\n"
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "options", "note"),
+    [
+        ("segg:build", {}, "no module 'segg' (searched "),
+        (
+            "seg:biuld",
+            {},
+            "module 'seg' has no 'biuld', which is no mistake if the image has it. Did you mean 'build'?",
+        ),
+        ("nets.unet:build", {}, "'nets.unet' cannot be imported: "),
         # The image may have a newer Python, or the module.
-        for entry_point in ("newer:build", "flower:build"):
-            notes = check_job_file(of(entry_point, more=more, files=files)).notes
-            assert any("entryPoint" in note for note in notes)
+        ("newer:build", {"more": SHIPPED, "files": {"source/newer.py": "def build(:\n"}}, "'newer' cannot be imported"),
+        ("flower:build", {"more": SHIPPED, "files": {"source/flowers.py": ""}}, "no module 'flower' (searched "),
+        ("segg:build", {"modules": False}, None),
+        ("segg:build", {"more": "  podTemplate: {image: registry.example.com/segmentation:1}\n"}, None),
+        ("seg:biuld", {"more": "  runtime: vision\n"}, None),
+        ("nets.unet:build", {"more": f"  source: {{archive: {{uri: gs://b/a.tgz, sha256: {'a' * 64}}}}}\n"}, None),
+    ],
+)
+def test_code_beside_a_job_for_a_cluster_is_worth_a_note_unless_it_is_elsewhere(
+    calling: Callable[..., Path], entry_point: str, options: dict[str, Any], note: str | None
+) -> None:
+    runtime = Runtime.parse({"images": {"cpu": "registry.example.com/segmentation:1"}})
+    settings = ClusterSettings(runtimes={"vision": runtime})
+    notes = [text for text in check_job_file(calling(entry_point, **options), settings=lambda _: settings).notes
+             if "entryPoint" in text]  # fmt: skip
+    assert len(notes) == (note is not None)
+    assert all(note in text for text in notes if note)
 
 
-class Test_zero_steps:
-    BATCH = ("batchSize: {global: 64}", "batchSize: {global: 100}")
-
-    def test_a_batch_of_more_than_all_records_is_a_mistake(self, job: Callable[..., Path]) -> None:
-        (found,) = mistakes(job(self.BATCH, records=48))
-        assert re.match(
-            r"\d+: spec.training.batchSize: 100 examples a step, 48 in the training data: zero steps. Lower", found
-        )
-
-    def test_enough_records_or_unknown_ones_are_none(self, job: Callable[..., Path]) -> None:
-        assert mistakes(job(self.BATCH, records=100)) == []
-        path = job(self.BATCH, records=48)
-        (path.parent / "records" / "train-00001-of-00002.tfrecord").touch()
-        assert mistakes(path) == []
+def test_a_function_that_the_shipped_source_lacks_is_a_mistake(calling: Callable[..., Path]) -> None:
+    files = {"source/flowers.py": "def build(): pass\n"}
+    (line,) = mistakes(calling("flowers:biuld", more=SHIPPED, files=files))
+    assert "module 'flowers' has no 'biuld'. Did you mean 'build'?" in line

@@ -35,62 +35,69 @@ def job(program: Any = SCRIPT, **spec: Any) -> dict[str, Any]:
 
 
 def decided(*given: Any, **more: Any) -> tuple[dict[str, Any], list[str]]:
-    made, _, notes = with_keras(*given, **more)
-    return made, notes
+    changed, _, notes = with_keras(*given, **more)
+    return changed, notes
 
 
 def test_a_program_for_keras_2_gets_tf_keras_and_a_message_with_the_line() -> None:
-    made, _, notes = with_keras(job(), shipped({"jobs/train.py": OLDER}))
-    assert made["spec"] == {"program": SCRIPT, "keras": "Legacy"}
-    assert notes == [
+    message = (
         "keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: "
         "jobs/train.py, line 3: model.optimizer.lr (learning_rate is its name in Keras 3), and 1 more"
-    ]
+    )
+    package = shipped({"jobs/train.py": OLDER})
+    for written in (job(), job(keras="Auto")):
+        assert decided(written, package) == (job(keras="Legacy"), [message])
+    for keras in ("Keras3", "Legacy"):
+        assert decided(job(keras=keras), package) == (job(keras=keras), [])
 
 
-@pytest.mark.parametrize("keras", ["Keras3", "Legacy"])
-def test_the_jobs_own_setting_wins(keras: str) -> None:
-    assert decided(job(keras=keras), shipped({"jobs/train.py": OLDER})) == (job(keras=keras), [])
-    made, _, notes = with_keras(job(keras="Auto"), shipped({"jobs/train.py": OLDER}))
-    assert made["spec"]["keras"] == "Legacy"
-    assert len(notes) == 1
+FUNCTION = {"function": {"entryPoint": "flowers.model:build"}}
 
 
-def test_modules_count_that_the_program_imports_and_no_others() -> None:
-    imports = "from models import build\n"
-    for files in (
-        {"jobs/train.py": imports, "models.py": OLDER},
-        {"jobs/train.py": imports, "jobs/models.py": OLDER},
-        {"jobs/train.py": imports, "models/__init__.py": "from models import vision", "models/vision.py": OLDER},
-    ):
-        assert decided(job(), shipped(files))[0]["spec"].get("keras") == "Legacy", files
-    assert decided(job(), shipped({"jobs/train.py": "import other", "models.py": OLDER})) == (job(), [])
-    program = {"function": {"entryPoint": "flowers.model:build"}}
-    made, _ = decided(job(program), shipped({"flowers/model.py": OLDER}, program=program))
-    assert made["spec"]["keras"] == "Legacy"
+@pytest.mark.parametrize(
+    ("program", "files", "keras"),
+    [
+        (SCRIPT, {"jobs/train.py": "from models import build\n", "models.py": OLDER}, "Legacy"),
+        (SCRIPT, {"jobs/train.py": "from models import build\n", "jobs/models.py": OLDER}, "Legacy"),
+        (SCRIPT, {"jobs/train.py": "import models\n", "models/__init__.py": "from models import vision",
+                  "models/vision.py": OLDER}, "Legacy"),
+        (SCRIPT, {"jobs/train.py": "import other", "models.py": OLDER}, None),
+        (FUNCTION, {"flowers/model.py": OLDER}, "Legacy"),
+    ],
+)  # fmt: skip
+def test_modules_count_that_the_program_imports_and_no_others(
+    program: dict[str, Any], files: dict[str, str], keras: str | None
+) -> None:
+    changed, _ = decided(job(program), shipped(files, program=program))
+    assert changed["spec"].get("keras") == keras
 
 
-def test_requirements_and_images_of_the_era() -> None:
-    plain = "import tensorflow as tf\n"
-    made, _, notes = with_keras(job(), shipped({"jobs/train.py": plain}, "numpy\ntensorflow==2.3.0\n"))
-    assert made["spec"]["keras"] == "Legacy"
-    assert notes[0].endswith("for Keras 2: r.txt, line 2: tensorflow==2.3.0 (of Keras 2)")
-    image = "tensorflow/tensorflow:2.3.0-gpu"
-    made, _, notes = with_keras(job(), shipped({"jobs/train.py": plain}), image=image)
-    assert made["spec"]["keras"] == "Legacy"
-    assert notes[0].endswith(f"for Keras 2: image {image} (of Keras 2)")
-    three = "import tensorflow as tf\ntf.keras.ops.square(2.0)\n"
-    assert decided(job(), shipped({"jobs/train.py": three}, "tensorflow<2.16\n"), image=image) == (job(), [])
+IMAGE = "tensorflow/tensorflow:2.3.0-gpu"
 
 
-def test_the_environment_s_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = shipped({"jobs/train.py": "import tensorflow as tf\n"})
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    made, _, notes = with_keras(job(), plain)
-    assert made["spec"]["keras"] == "Legacy"
-    assert "TF_USE_LEGACY_KERAS in the environment" in notes[0]
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
-    assert decided(job(), plain) == (job(), [])
+@pytest.mark.parametrize(
+    ("text", "requirements", "image", "variable", "sign"),
+    [
+        ("", "numpy\ntensorflow==2.3.0\n", None, "0", "r.txt, line 2: tensorflow==2.3.0 (of Keras 2)"),
+        ("", None, IMAGE, "0", f"image {IMAGE} (of Keras 2)"),
+        ("", None, None, "1", "TF_USE_LEGACY_KERAS in the environment (tf.keras is tf_keras here)"),
+        ("", None, None, "0", None),
+        ("tf.keras.ops.square(2.0)\n", "tensorflow<2.16\n", IMAGE, "0", None),
+    ],
+)
+def test_signs_beside_the_program(
+    text: str,
+    requirements: str | None,
+    image: str | None,
+    variable: str,
+    sign: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", variable)
+    package = shipped({"jobs/train.py": f"import tensorflow as tf\n{text}"}, requirements)
+    changed, notes = decided(job(), package, image=image)
+    assert changed == (job() if sign is None else job(keras="Legacy"))
+    assert [note.partition("for Keras 2: ")[2] for note in notes] == ([] if sign is None else [sign])
 
 
 def test_what_tf_keras_ignores_and_the_cell_of_a_notebook_are_named() -> None:

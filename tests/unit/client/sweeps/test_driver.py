@@ -1,4 +1,4 @@
-"""A sweep on this machine with real processes: neither kills nor interrupts change its trials or their order."""
+"""A sweep on this machine: its trials, its folder, and its places on GPUs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def test_a_sweep_runs_its_trials_and_finds_the_best(
     code, view = run(sweep_file(trials=5), trainer)
     assert code == 0
     assert [each.state for each in view.trials] == [TrialState.SUCCEEDED] * 5
+    assert view.status.best is not None
     assert view.status.best.objective == max(each.objective or 0.0 for each in view.trials)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "flowers: TPE, 5 trials at most, 1 at a time; folder runs/flowers"
     assert [line.split()[:3] for line in out[1:6]] == [["trial", str(number), "succeeded"] for number in range(1, 6)]
     assert out[-1] == "  next    mptj sweep compare runs/flowers   mptj sweep apply runs/flowers"
     stored = SweepFolder(Path("runs/flowers")).read()
+    assert stored is not None
     assert stored[1] == view.status
     assert Path("runs/flowers/trials/5/result.json").is_file()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -11,8 +10,7 @@ import optuna
 import pytest
 from rich.console import Console
 
-from mptraining.sweeps import cell
-from mptraining.sweeps.display import CellDisplay, LiveTable, live_table
+from mptraining.sweeps.display import CellDisplay, LiveTable, live_table, sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
 from mptraining.sweeps.view import lines, newly_ended, one_line, short_names, trial_line
 from mptraining_api.events import Progress
@@ -80,27 +78,24 @@ def test_the_importance_does_not_depend_on_the_algorithm(algorithm: Literal["TPE
     shares = importance(replace(view, sweep=view.sweep.model_copy(update={"spec": spec})))
     assert next(iter(shares)) == "training.optimizer.config.learning_rate"
     assert sum(shares.values()) == pytest.approx(1)
+    assert importance(view_of([trial(number, 0.001 * number, 0.5) for number in range(1, 8)])) == {}, "too few"
     # Optuna's own call over a study of its own.
     study = optuna.create_study(direction="maximize")
     rate = optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)
     batch = optuna.distributions.CategoricalDistribution((0, 1))
     for each in view.trials:
         params = {"training.optimizer.config.learning_rate": 0.001 * each.number, "training.batchSize.global": 0}
-        found = {"training.optimizer.config.learning_rate": rate, "training.batchSize.global": batch}
-        study.add_trial(optuna.trial.create_trial(value=each.objective, params=params, distributions=found))
+        space = {"training.optimizer.config.learning_rate": rate, "training.batchSize.global": batch}
+        study.add_trial(optuna.trial.create_trial(value=each.objective, params=params, distributions=space))
     assert shares == pytest.approx(optuna.importance.get_param_importances(study))
-
-
-def test_few_trials_have_no_importance() -> None:
-    assert importance(view_of([trial(number, 0.001 * number, 0.5) for number in range(1, 8)])) == {}
 
 
 def test_the_cell_of_a_notebook_has_the_curve_of_the_best_so_far() -> None:
     view = view_of([trial(1, 0.1, 0.5), trial(2, 0.1, 0.25), trial(3, 0.1, 0.75)])
-    best, each = cell.panels(view)[0].curves
+    best, each = sweep_panels(view)[0].curves
     assert [y for _, y in best.points] == [0.5, 0.5, 0.75]
     assert [y for _, y in each.points] == [0.5, 0.25, 0.75]
-    text = cell.html(view)
+    text = sweep_html(view)
     assert "trial 3" in text
     assert "<svg" in text
     assert "&lt;" not in text
@@ -111,56 +106,42 @@ PROGRESS = Progress(
 )
 
 
-class Cell:
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def __call__(self, html: str) -> Callable[[str], None]:
-        self.shown.append(html)
-        return self.shown.append
-
-
 def test_the_cell_shows_the_sweep_and_is_drawn_again_when_a_trial_changes() -> None:
-    now, cell = [0.0], Cell()
-    display = CellDisplay(cell, clock=lambda: now[0])
+    now: list[float] = [0.0]
+    contents: list[str] = []
+    display = CellDisplay(contents.append, clock=lambda: now[0])
     display.say("note: before the first view")
     first = view_of([trial(1, 0.01, None)])
     display.update(first, {1: PROGRESS})
-    assert len(cell.shown) == 1
-    assert "note: before the first view" in cell.shown[0]
-    assert "trial 1: step 30/120  epoch 1  loss 0.5" in cell.shown[0]
+    assert len(contents) == 1
+    assert "note: before the first view" in contents[0]
+    assert "trial 1: step 30/120  epoch 1  loss 0.5" in contents[0]
     display.update(first, {1: PROGRESS})
-    assert len(cell.shown) == 1, "too early for progress alone"
+    assert len(contents) == 1, "too early for progress alone"
     now[0] = 2.0
     display.update(first, {1: PROGRESS})
     display.update(view_of([trial(1, 0.01, 0.5), trial(2, 0.02, 0.75)]), {})
-    assert len(cell.shown) == 3
-    assert "best val_accuracy so far" in cell.shown[-1]
+    assert len(contents) == 3
+    assert "best val_accuracy so far" in contents[-1]
     display.say("Succeeded")
     display.close()
-    assert "Succeeded" in cell.shown[-1]
-
-
-def printed(console: Console) -> str:
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    assert "Succeeded" in contents[-1]
 
 
 def test_the_table_has_running_trials_first_and_the_best_ended_ones() -> None:
     trials = [trial(number, 0.001 * number, number / 100) for number in range(1, 13)]
     view = view_of([*trials, trial(13, 0.02, None)])
-    console = Console(file=io.StringIO(), width=120)
-    console.print(live_table(view, {13: PROGRESS}))
-    lines = printed(console).splitlines()
+    file = io.StringIO()
+    Console(file=file, width=120).print(live_table(view, {13: PROGRESS}))
+    lines = file.getvalue().splitlines()
     assert lines[0].strip() == "flowers: TPE, 12 of 20 trials (1 running)"
     assert "best: val_accuracy 0.12 (trial 12" in lines[1]
-    numbers = [line.split()[0] for line in lines[4:-1]]
-    assert numbers == ["13", "12", "11", "10", "9", "8", "7", "6", "5", "4", "3"]
+    assert [line.split()[0] for line in lines[4:-1]] == ["13", "12", "11", "10", "9", "8", "7", "6", "5", "4", "3"]
     assert "step 30/120" in lines[4]
     assert lines[-1].strip() == "and 2 more"
     # Ended trials stay above the table.
-    console = Console(file=io.StringIO(), width=200, force_terminal=False)
-    display = LiveTable(console)
+    display = LiveTable(Console(file=file, width=200, force_terminal=False))
     display.update(view, {})
     display.ended(view, view.trials[0])
     display.close()
-    assert "trial 1  succeeded  val_accuracy 0.01" in printed(console)
+    assert "trial 1  succeeded  val_accuracy 0.01" in file.getvalue()

@@ -136,22 +136,12 @@ def test_another_command_line_needs_the_name_of_the_file(command: list[str], tmp
         _convert(tmp_path, _tfjob(Worker=_replica(_container(command=command))))
 
 
-@pytest.mark.parametrize(
-    ("selector", "devices", "expected"),
-    [
-        ({"cloud.google.com/gke-accelerator": "nvidia-tesla-a100", "cloud.google.com/gke-spot": "true"},
-         {"nvidia.com/gpu": 2}, {"type": "a100", "countPerWorker": 2, "provisioning": "Spot"}),
-        ({"nvidia.com/gpu.product": "Tesla-T4"}, {"nvidia.com/gpu": 1}, {"type": "t4", "countPerWorker": 1}),
-    ],
-)  # fmt: skip
-def test_labels_of_nodes_name_the_accelerator(
-    selector: dict[str, str], devices: dict[str, int], expected: dict[str, Any], tmp_path: Path
-) -> None:
-    container = _container(resources={"limits": {**devices, "memory": "8Gi"}})
-    spec = _convert(tmp_path, _tfjob(Worker=_replica(container, nodeSelector={**selector, "pool": "a"}))).document[
-        "spec"
-    ]
-    assert spec["accelerator"] == expected
+def test_labels_of_nodes_name_the_accelerator(tmp_path: Path) -> None:
+    container = _container(resources={"limits": {"nvidia.com/gpu": 2, "memory": "8Gi"}})
+    selector = {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100", "cloud.google.com/gke-spot": "true"}
+    replica = _replica(container, nodeSelector={**selector, "pool": "a"})
+    spec = _convert(tmp_path, _tfjob(Worker=replica)).document["spec"]
+    assert spec["accelerator"] == {"type": "a100", "countPerWorker": 2, "provisioning": "Spot"}
     assert spec["podTemplate"] == {"resources": {"limits": {"memory": "8Gi"}}, "nodeSelector": {"pool": "a"}}
 
 

@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
-from mptraining.sweeps.program_space import parameters_of, with_parameters_of_program
+from mptraining.sweeps.sweep_file import parameters_of, with_parameters_of_program
+from mptraining_api.events import Hyperparameter
 from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.sweep.check import sweep_problems
 
 Stub = Callable[[str], tuple[str, str]]
 ARGUMENTS = "program.function.arguments"
+
+
+def searched(name: str, kind: Any, **fields: Any) -> Hyperparameter:
+    return Hyperparameter(path=f"{ARGUMENTS}.{name}", kind=kind, default=0, **fields)
 
 
 @pytest.mark.parametrize(
@@ -30,17 +35,15 @@ ARGUMENTS = "program.function.arguments"
 def test_the_values_of_a_hyperparameter(
     kind: str, low: float, high: float, step: float | None, sampling: str, values: dict[str, Any]
 ) -> None:
-    reported = {"kind": kind, "low": low, "high": high, "step": step, "sampling": sampling}
-    parameters, notes = parameters_of([{"path": f"{ARGUMENTS}.x", **reported}])
+    parameters, notes = parameters_of([searched("x", kind, low=low, high=high, step=step, sampling=sampling)])
     assert parameters == [{"path": f"{ARGUMENTS}.x", **values}]
     assert notes == []
 
 
 def test_sampling_that_a_sweep_does_not_have_is_noted_and_fixed_values_are_not_searched() -> None:
-    fixed = {"path": f"{ARGUMENTS}.a", "kind": "fixed", "values": [7]}
-    by_log = {"path": f"{ARGUMENTS}.b", "kind": "int", "low": 1, "high": 99, "sampling": "log"}
-    boolean = {"path": f"{ARGUMENTS}.c", "kind": "boolean", "values": [False, True]}
-    parameters, notes = parameters_of([fixed, by_log, boolean])
+    by_log = searched("b", "int", low=1, high=99, sampling="log")
+    boolean = searched("c", "boolean", values=(False, True))
+    parameters, notes = parameters_of([searched("a", "fixed", values=(7,)), by_log, boolean])
     assert parameters == [
         {"path": f"{ARGUMENTS}.b", "int": {"low": 1, "high": 99}},
         {"path": f"{ARGUMENTS}.c", "values": [False, True]},
@@ -49,9 +52,9 @@ def test_sampling_that_a_sweep_does_not_have_is_noted_and_fixed_values_are_not_s
 
 
 REPORT = f"""
-space = [dict(path="{ARGUMENTS}.layers", kind="choice", values=[1, 2]),
-         dict(path="{ARGUMENTS}.width", kind="int", low=8, high=64, step=8, sampling="linear"),
-         dict(path="{ARGUMENTS}.second", kind="int", low=8, high=64, sampling="linear",
+space = [dict(path="{ARGUMENTS}.layers", kind="choice", default=1, values=[1, 2]),
+         dict(path="{ARGUMENTS}.width", kind="int", default=8, low=8, high=64, step=8, sampling="linear"),
+         dict(path="{ARGUMENTS}.second", kind="int", default=8, low=8, high=64, sampling="linear",
               when=[dict(path="{ARGUMENTS}.layers", values=[2])])]
 say("SearchSpace", hyperparameters=space)
 finish("Succeeded", 0)
@@ -86,14 +89,13 @@ def reader(monkeypatch: pytest.MonkeyPatch, stub: Stub) -> Callable[[str], tuple
 
 
 def test_a_sweep_without_parameters_searches_those_of_its_program(reader: Stub, tmp_path: Path) -> None:
-    found, _ = with_parameters_of_program(document(), tmp_path, command=reader(REPORT))
-    paths = [each["path"].rpartition(".")[2] for each in found["spec"]["parameters"]]
-    assert paths == ["layers", "width", "second"]
-    assert found["spec"]["parameters"][2]["when"] == {"path": f"{ARGUMENTS}.layers", "values": [2]}
-    assert sweep_problems(found, ClusterSettings()).problems == ()
     # Arguments that the job gives are not searched.
-    found, _ = with_parameters_of_program(document(width=16), tmp_path, command=reader(REPORT))
-    assert [each["path"].rpartition(".")[2] for each in found["spec"]["parameters"]] == ["layers", "second"]
+    for arguments, names in (({}, ["layers", "width", "second"]), ({"width": 16}, ["layers", "second"])):
+        completed, _ = with_parameters_of_program(document(**arguments), tmp_path, command=reader(REPORT))
+        parameters = completed["spec"]["parameters"]
+        assert [parameter["path"].rpartition(".")[2] for parameter in parameters] == names
+        assert parameters[-1]["when"] == {"path": f"{ARGUMENTS}.layers", "values": [2]}
+        assert sweep_problems(completed, ClusterSettings()).problems == ()
 
 
 def test_a_program_that_tells_no_hyperparameters_is_a_mistake(reader: Stub, tmp_path: Path) -> None:
