@@ -127,7 +127,7 @@ manifests: $(INSTALLED) build/bin/helm build/bin/helm-docs ## the CRDs, the char
 images: $(INSTALLED) ## the images of operator and trainer, built and loaded into the kind cluster
 	@$(BIN)/python -m hack.cluster.images
 
-cluster: ## a kind cluster with two workers, kept until cluster-down (docs/cluster.md)
+cluster: ## a kind cluster with two workers, kept until cluster-down (docs/guide/operate.md)
 	@$(PYTHON) -m hack.cluster.up
 cluster-down: ## removes it
 	@$(PYTHON) -m hack.cluster.down

@@ -4,7 +4,7 @@
 
     job = tfc.run(chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"])
 
-`run` has tensorflow-cloud's arguments, defaults and messages; docs/guide/migrate.md lists the differences ("Moving from
+`run` has tensorflow-cloud's arguments, defaults and messages; docs/guide/migrate.md lists the differences ("From
 tensorflow-cloud"). No image is built: the program's source is packaged and runs in the trainer's image.
 """
 

@@ -178,7 +178,7 @@ def convert_file(path: Path, choices: Choices) -> list[Conversion]:
     documents = read_yaml(read_text(path, expected="a TFJob in YAML"), file=str(path))
     jobs = [document for document in documents if value_at(document.content, ("kind",)) == "TFJob"]
     if not jobs:
-        raise InvalidSpec(str(path), "has no TFJob", expected="kind: TFJob", next_step="See the guide, Migration.")
+        raise InvalidSpec(str(path), "has no TFJob", expected="kind: TFJob", next_step="See the guide, Migrate.")
     converted = [_convert(document, choices, alone=len(jobs) == 1) for document in jobs]
     mistakes: list[Mistake] = []
     for job in converted:

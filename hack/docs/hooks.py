@@ -19,8 +19,8 @@ from hack.docs import pages  # noqa: E402
 
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 # The rank of a page in the search: answers before history, internals and generated lists.
-_BOOST = {"faq.md": 3.0, "changelog.md": 0.2, "architecture.md": 0.3, "contributing.md": 0.3, "license.md": 0.1}
-_BOOST |= {"reference/examples.md": 0.3, "results.md": 0.5}
+_BOOST = {"guide/troubleshooting.md": 2.0, "architecture.md": 0.3, "contributing.md": 0.3, "changelog.md": 0.2}
+_BOOST |= {"reference/examples.md": 0.3, "results.md": 0.5, "license.md": 0.1}
 # Markdown inside of a block of code is no link.
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 

@@ -134,11 +134,11 @@ _TABLE: tuple[tuple[_Applies, Bound], ...] = (
 _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
     (
         lambda p, v: v != ONE and p.task == "tokens" and p.override in ("test_step", "both_steps"),
-        "in a test_step of the user's each replica counts its own mask (docs/guide/train.md, Function)",
+        "in a test_step of the user's each replica counts its own mask (docs/guide/your-program.md)",
     ),
     (
         lambda p, v: v != ONE and p.task == "tokens" and bool({"add_loss", "activity"} & {*p.extras}),
-        "with a mask, add_loss counts the padded rows of validation's last batch (docs/guide/train.md, Function)",
+        "with a mask, add_loss counts the padded rows of validation's last batch (docs/guide/your-program.md)",
     ),
     (
         lambda p, v: v != ONE and p.head == "rank1",

@@ -12,13 +12,11 @@ from tests.unit.docs.blocks import EXECUTED, ROOT
 
 DOCUMENTS = (
     *EXECUTED,
-    "docs/guide.md",
     "docs/architecture.md",
-    "docs/faq.md",
-    "docs/results.md",
     "docs/security.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "charts/mptraining/README.md",
 )
 

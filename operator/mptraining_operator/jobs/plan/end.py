@@ -1,4 +1,10 @@
-"""End of an attempt: its outcome from Job and pods, the retry budget it is charged to, and the restart backoff."""
+"""End of an attempt: its outcome from Job and pods, the retry budget it is charged to, and the restart backoff.
+
+The first failure that is not PeerLost decides. A pod that was disrupted no later than a moment after it decides
+instead, since a peer often fails in a broken collective before the eviction is marked. The cause of a pod is the first
+that applies: disruption, the node's own reason, OOMKilled, the last Event in the termination log if its exit code is
+the pod's, the exit code. Where only PeerLost remains a node was lost; where nothing failed, somebody deleted the pods.
+"""
 
 from __future__ import annotations
 

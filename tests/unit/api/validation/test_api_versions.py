@@ -1,4 +1,4 @@
-"""The API's versions are in one place; docs/versioning.md has the way to the next one."""
+"""The API's versions are in one place; whose docstring has the way to the next one."""
 
 from __future__ import annotations
 
