@@ -28,6 +28,9 @@ PAGE = 500
 # Content types of patches.
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+# Content types of responses.
+WHOLE = "application/json, */*"
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def send(
     query: Mapping[str, str] | None = None,
     body: Mapping[str, Any] | list[Raw] | None = None,
     content_type: str = "application/json",
+    accept: str = WHOLE,
     read_seconds: float = READ_SECONDS,
     loads: Callable[[bytes], Any] = json.loads,
     dumps: Callable[[Any], str | bytes] = json.dumps,
@@ -124,7 +128,7 @@ def send(
     """
     sent = None if body is None else dumps(body)
     with api_problems(f"{method} {path}"):
-        response = _request(api, method, path, query, sent, content_type, read_seconds)
+        response = _request(api, method, path, query, sent, content_type, read_seconds, accept)
         data: bytes = response.data
     if not 200 <= response.status < 300:
         raise api_problem(response.status, data, response.headers)
@@ -162,12 +166,13 @@ def _request(
     body: str | bytes | None,
     content_type: str,
     read_seconds: float | None,
+    accept: str = WHOLE,
     **options: Any,
 ) -> Any:
     import urllib3
 
     configuration = api.configuration
-    headers = {"Accept": "application/json, */*", "Content-Type": content_type, "User-Agent": api.user_agent}
+    headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": api.user_agent}
     # Renews an expired token.
     token = configuration.auth_settings().get("BearerToken")
     if token is not None:

@@ -126,6 +126,11 @@ def delete_folder(folder: Path) -> None:
             shutil.rmtree(folder)
 
 
+def user_cache(*parts: str) -> Path:
+    """Return a path in the user's cache folder of this project; the folder may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mptraining", *parts)
+
+
 def make_folder(folder: Path) -> None:
     """Create the folder and its missing parents."""
     with translate_errors(folder):

@@ -15,7 +15,8 @@ from mptraining.board.sources import Source, folder_source
 from mptraining.board.sweep_answers import ShownSweep, cluster_sweep
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotFound
-from mptraining.cluster.job import Job, job_events
+from mptraining.cluster.job import Job
+from mptraining.cluster.job_events import job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
 from mptraining.cluster.logs import chief_events
 from mptraining.cluster.submit import waiting_job_warning
@@ -223,7 +224,7 @@ def job_page(
 
 def _events(server: ApiServer, seen: JobView, clock: Callable[[], float]) -> list[dict[str, Any]]:
     try:
-        found = job_events(server, seen.name, seen.uid)
+        found = job_events(server, seen.uid)
     except ClusterProblem as problem:
         return [_event(clock(), "Warning", "NotReadable", str(problem), "", 1)]
     return [_event(_seconds(each.time), each.type, each.reason, each.message, each.about, each.count) for each in found]

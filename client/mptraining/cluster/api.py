@@ -9,13 +9,23 @@ import copy
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
 from mptraining.cluster.errors import NOUNS, ClusterProblem, NotFound, Request, cluster_problem, cluster_problems
 from mptraining_api import kubernetes_api
-from mptraining_api.kubernetes_api import MERGE_PATCH, PODS, READ_SECONDS, ApiProblem, Raw, Resource, api_problem
+from mptraining_api.kubernetes_api import (
+    MERGE_PATCH,
+    METADATA_ONLY,
+    PODS,
+    READ_SECONDS,
+    WHOLE,
+    ApiProblem,
+    Raw,
+    Resource,
+    api_problem,
+)
 
 # The server ends a watch after this time and the client opens it again, so that a dead connection does not hang.
 WATCH_SECONDS = 60
@@ -63,11 +73,14 @@ class ApiServer:
     def get(self, resource: Resource, name: str) -> Raw:
         return self._parsed("GET", "get", resource, name)
 
-    def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
+    def items(
+        self, resource: Resource, *, everywhere: bool = False, metadata_only: bool = False, **query: str
+    ) -> list[Raw]:
         """List all objects of the namespace, or of all namespaces; `query` such as labelSelector, fieldSelector."""
+        accept = METADATA_ONLY if metadata_only else WHOLE
 
         def get(query: Mapping[str, str]) -> Raw:
-            return self._parsed("GET", "list", resource, query=query, everywhere=everywhere)
+            return self._parsed("GET", "list", resource, query=query, everywhere=everywhere, accept=accept)
 
         return [item for page in kubernetes_api.pages(get, query) for item in page.get("items") or []]
 
@@ -170,9 +183,9 @@ def changes(server: ApiServer, resource: Resource, name: str, uid: str, seconds:
         yield change["object"]
 
 
-# WebSocket subprotocol of `pods/exec` that all kubelet versions support.
-_CHANNELS = "v4.channel.k8s.io"
-_STDOUT, _STDERR, _ERROR = 1, 2, 3
+# WebSocket subprotocol of `pods/exec` that all kubelet versions support, and its channels.
+_PROTOCOL = "v4.channel.k8s.io"
+STDOUT, STDERR, ERROR = 1, 2, 3
 # Longest time between two pieces of output.
 _SILENCE_SECONDS = 60.0
 
@@ -186,49 +199,56 @@ def exec_output(server: ApiServer, pod: str, command: Sequence[str], *, containe
 
     Raises CommandFailed at its end, or another ClusterProblem if it could not be run or the connection was lost.
     """
-    from kubernetes.stream import ws_client
-    from websocket import ABNF, WebSocketBadStatusException, WebSocketException
+    from websocket import ABNF
 
-    request = server.request("get", PODS, pod, "exec")
-    headers: dict[str, str] = {}
-    server.api.update_params_for_auth(headers, [], ["BearerToken"])
-    headers["sec-websocket-protocol"] = _CHANNELS
+    query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
     errors, ended = bytearray(), None
-    try:
-        stream = ws_client.create_websocket(server.api.configuration, _url(server, pod, command, container), headers)
-        with closing(stream):
-            stream.settimeout(_SILENCE_SECONDS)
-            while ended is None:
-                kind, frame = stream.recv_data_frame(True)
-                if kind == ABNF.OPCODE_CLOSE:
-                    break
-                if kind not in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) or not frame.data:
-                    continue
-                channel, data = frame.data[0], frame.data[1:]
-                if channel == _STDOUT:
-                    yield data
-                elif channel == _STDERR:
-                    errors += data
-                elif channel == _ERROR:
-                    ended = json.loads(data)
-    except WebSocketBadStatusException as error:
-        raise cluster_problem(request, api_problem(error.status_code, error.resp_body or b"")) from None
-    except (WebSocketException, OSError) as error:
-        raise _no_answer(request, str(error)) from None
-    if ended is None:
-        raise _no_answer(request, "the connection was closed before the command had ended")
+    with pod_stream(server, pod, "exec", query, _PROTOCOL) as stream:
+        stream.settimeout(_SILENCE_SECONDS)
+        while ended is None:
+            kind, frame = stream.recv_data_frame(True)
+            if kind == ABNF.OPCODE_CLOSE:
+                raise ConnectionError("the connection was closed before the command had ended")
+            if kind not in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) or not frame.data:
+                continue
+            channel, data = frame.data[0], frame.data[1:]
+            if channel == STDOUT:
+                yield data
+            elif channel == STDERR:
+                errors += data
+            elif channel == ERROR:
+                ended = json.loads(data)
     if ended.get("status") != "Success":
         text = errors.decode("utf-8", errors="replace").strip()
         raise CommandFailed(pod, text or str(ended.get("message", "the command failed")))
 
 
-def _no_answer(request: Request, message: str) -> ClusterProblem:
-    return cluster_problem(request, ApiProblem(0, "NoAnswer", message))
+@contextmanager
+def pod_stream(
+    server: ApiServer, pod: str, subresource: str, query: Sequence[tuple[str, str]], protocol: str
+) -> Iterator[Any]:
+    """Open a WebSocket to `pods/exec` or `pods/portforward` in that subprotocol.
 
+    Raises ClusterProblem, also for errors of the connection in the block.
+    """
+    from kubernetes.stream import ws_client
+    from websocket import WebSocketBadStatusException, WebSocketException
 
-def _url(server: ApiServer, pod: str, command: Sequence[str], container: str) -> str:
-    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
-    query += [("command", each) for each in command]
+    request = server.request("get", PODS, pod, subresource)
+    headers: dict[str, str] = {}
+    server.api.update_params_for_auth(headers, [], ["BearerToken"])
+    headers["sec-websocket-protocol"] = protocol
     host: str = server.api.configuration.host
-    path = PODS.path(server.namespace, pod, "exec")
-    return f"{host.replace('http', 'ws', 1)}{path}?{urlencode(query)}"
+    address = f"{host.replace('http', 'ws', 1)}{PODS.path(server.namespace, pod, subresource)}?{urlencode(query)}"
+    try:
+        stream = ws_client.create_websocket(server.api.configuration, address, headers)
+        try:
+            yield stream
+        finally:
+            stream.close()
+            # `close` leaves the socket open when the other end has closed the connection.
+            stream.shutdown()
+    except WebSocketBadStatusException as error:
+        raise cluster_problem(request, api_problem(error.status_code, error.resp_body or b"")) from None
+    except (WebSocketException, OSError) as error:
+        raise cluster_problem(request, ApiProblem(0, "NoAnswer", str(error))) from None

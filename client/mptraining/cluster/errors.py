@@ -17,6 +17,8 @@ NOUNS = {"mptrainingjobs": "job", "mptrainingsweeps": "sweep"}
 CONTEXT = ArgumentPlace("cluster=mptraining.Cluster(context=…)", "--context")
 NAMESPACE = ArgumentPlace("cluster=mptraining.Cluster(namespace=…)", "--namespace")
 GKE = ArgumentPlace("cluster=mptraining.Cluster(gke=…)", "--gke PROJECT/LOCATION/CLUSTER")
+# Subresources that change a pod although their requests are GET: the ClusterRole `view` does not have them.
+_POWERFUL = ("pods/exec", "pods/portforward")
 _USER = re.compile(r'User "([^"]+)"')
 _INVALID = re.compile(r'^MPTraining(?:Job|Sweep)\.\S+ "[^"]*" is invalid: ')
 
@@ -146,7 +148,7 @@ def _missing_role(request: Request, message: str) -> tuple[str, str]:
     if request.namespace is None:
         role = f"one with the verb {request.verb} on {request.resource}"
         return found, f"An administrator binds a ClusterRole, {role}, to {user!r}."
-    role = "view" if request.verb in ("get", "list", "watch") and request.resource != "pods/exec" else "edit"
+    role = "view" if request.verb in ("get", "list", "watch") and request.resource not in _POWERFUL else "edit"
     subject = f"--user={user}"
     if user.startswith("system:serviceaccount:"):
         subject = f"--serviceaccount={user.removeprefix('system:serviceaccount:')}"

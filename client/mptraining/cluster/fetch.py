@@ -1,45 +1,52 @@
 """`mptj fetch`: the run folder or the model of a job, from wherever it is.
 
-bucket, volume mounted here ─────────────► StoredFolder ─┐
-volume, worker 0 runs ─────► its pod ────► PodFolder ────┼─► FetchedFolder
-volume, worker 0 has ended ► reader pod ─► PodFolder ────┤
-no output.uri ─────────────► worker 0 ───► PodFolder ────┘   then worker 0 may end
+bucket, volume mounted here ────────────────► objects ─┐
+volume, worker 0 runs ─────► its pod ───────► tar ─────┼─► a new folder, whole or not there
+volume, worker 0 has ended ► a reader pod ──► tar ─────┤
+no output.uri ─────────────► worker 0 ──────► tar ─────┘   then worker 0 may end
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import posixpath
 import secrets
 import shlex
+import shutil
+import tarfile
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+
+import google_crc32c
 
 from mptraining.cluster.api import ApiServer, CommandFailed, exec_output
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
-from mptraining.cluster.folder_source import (
-    FetchedFolder,
-    FolderSource,
-    PodFolder,
-    RemoteFile,
-    StoredFolder,
-    refuse_existing,
-)
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
 from mptraining.cluster.reader_pod import absolute_path, reader_pod, volume_of
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS
-from mptraining_api.launch import FETCHED_COMMAND
+from mptraining_api.launch import FETCHED_COMMAND, FILES_COMMAND, SEND_COMMAND
 from mptraining_api.problems import InvalidData
 from mptraining_api.status import TRAINER_CONTAINER
 from mptraining_storage import storage
+from mptraining_storage.local import translate_errors, user_cache
+from mptraining_storage.preconditions import StoredObject
 
 _PAUSE_SECONDS = 1.0
+_THREADS = 8
+# Bytes; between two updates of the progress bar.
+_CHUNK = 4 * 2**20
 
 
 class TransferDisplay(Protocol):
@@ -86,8 +93,7 @@ def default_target(job: str, *, model_only: bool) -> Path:
 
 def cache_folder(uid: str, part: str = run_folder.MODEL) -> Path:
     """Return the local folder of a part of the job with that uid, fetched from its pod while a client waited."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root, "mptraining", f"{part}s", uid)
+    return user_cache(f"{part}s", uid)
 
 
 def fetch_output(
@@ -114,15 +120,182 @@ def fetch_output(
 
 def fetch_stored(uri: str, wanted: Wanted, display: TransferDisplay) -> Path:
     """Fetch from the run folder `uri`, in a bucket or on this machine. Raises Problem."""
-    folder = uri if wanted.part == "." else storage.join(uri, wanted.part)
-    return _transfer(StoredFolder(folder), wanted, display)
+    return _fetch_objects(uri if wanted.part == "." else storage.join(uri, wanted.part), wanted, display)
+
+
+def _fetch_objects(folder: str, wanted: Wanted, display: TransferDisplay) -> Path:
+    stored = folder if storage.is_remote(folder) else str(storage.local_path(folder))
+    objects = storage.list_objects(stored)
+    sizes = {file.uri.removeprefix(stored).lstrip("/"): file.size for file in objects}
+    with _NewFolder(wanted, display, sizes) as new, ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool:
+        copies = [pool.submit(_copy_object, file, path, new) for file, path in zip(objects, sizes, strict=True)]
+        try:
+            for copy in copies:
+                copy.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return wanted.to
+
+
+def _copy_object(stored: StoredObject, path: str, new: _NewFolder) -> None:
+    """Copy one object, unless it was replaced or deleted since it was listed."""
+    crc = 0
+
+    def content() -> Iterator[bytes]:
+        nonlocal crc
+        for start in range(0, stored.size, _CHUNK):
+            data = storage.read_range(stored.uri, start, _CHUNK, version=stored.version)
+            crc = google_crc32c.extend(crc, data)
+            yield data
+        if stored.crc32c not in (None, crc):
+            found = f"damaged on its way: CRC32C {crc:08x} arrived, the bucket has {stored.crc32c:08x}"
+            raise InvalidData(stored.uri, found, next_step="Fetch it again.")
+
+    try:
+        new.add(path, content())
+    except InvalidData:
+        current = storage.find(stored.uri)
+        if current is not None and current.version == stored.version:
+            raise
+
+
+def _pod_files(server: ApiServer, pod: str, folder: str) -> dict[str, int]:
+    """Return the sizes of the files in a folder of a pod by their paths; none if there is no such folder."""
+    try:
+        output = b"".join(exec_output(server, pod, (*FILES_COMMAND, folder), container=TRAINER_CONTAINER))
+        lines = output.decode("utf-8", errors="replace").splitlines()
+        return {str(file["path"]): int(file["size"]) for file in map(json.loads, lines)}
+    except CommandFailed as problem:
+        if "no such folder" not in str(problem):
+            raise
+        return {}
+    except (ValueError, KeyError, TypeError):
+        raise _no_folder(pod, "its list of files cannot be read") from None
+
+
+def _fetch_pod(server: ApiServer, pod: str, folder: str, wanted: Wanted, display: TransferDisplay) -> Path:
+    """Fetch a folder of a pod as `kubectl cp` does: a command there writes a tar, which is unpacked here."""
+    with _NewFolder(wanted, display, _pod_files(server, pod, folder)) as new:
+        output = exec_output(server, pod, (*SEND_COMMAND, folder), container=TRAINER_CONTAINER)
+        try:
+            with tarfile.open(fileobj=io.BufferedReader(_Stream(output)), mode="r|") as tar:
+                for member in tar:
+                    content = tar.extractfile(member) if member.isreg() else None
+                    if content is None:
+                        # The pod runs the user's program, which may have replaced the command: it must not create
+                        # links or devices.
+                        raise _no_folder(pod, f"{member.name!r} is not a file")
+                    new.add(member.name, iter(partial(content.read, _CHUNK), b""))
+        except tarfile.TarError as error:
+            raise _no_folder(pod, str(error)) from None
+        # The exit code arrives after the archive.
+        deque(output, maxlen=0)
+    return wanted.to
+
+
+def _no_folder(pod: str, found: str) -> ClusterProblem:
+    step = "Check what the job runs before you open any of its files."
+    return ClusterProblem(pod, f"it did not send a folder: {found}", next_step=step)
+
+
+class _Stream(io.RawIOBase):
+    """The output of a command as a stream that can be read once."""
+
+    def __init__(self, output: Iterator[bytes]) -> None:
+        self._output = output
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` from one piece of the output; 0 at its end."""
+        self._rest = self._rest or next(self._output, b"")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def refuse_existing(target: Path, *, overwrite: bool) -> None:
+    """Raise InvalidData if `target` exists, unless it is to be replaced."""
+    if os.path.lexists(target) and not overwrite:
+        step = "Replace it with --overwrite, or name another folder with --to."
+        raise InvalidData(str(target), "exists", next_step=step)
+
+
+class _NewFolder:
+    """Context manager for the target, which gets its name when all files are in it; after an error nothing is left.
+
+    `sizes` are the files of the source by path. Raises ClusterProblem if it has none, InvalidData if the target exists,
+    unless it is to be replaced, and StorageFull if the disk is full.
+    """
+
+    def __init__(self, wanted: Wanted, display: TransferDisplay, sizes: Mapping[str, int]) -> None:
+        refuse_existing(wanted.to, overwrite=wanted.overwrite)
+        if not sizes:
+            step = "" if wanted.part == "." else f"It is written at the end of training: mptj status {wanted.job}"
+            raise ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)
+        self.sizes = sizes
+        self._wanted = wanted
+        self._display = display
+        self._arrived: set[str] = set()
+
+    def __enter__(self) -> Self:
+        target = self._wanted.to
+        with translate_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # In the same folder as the target: a folder is renamed on one disk only.
+            self._scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            self._files = self._scratch / "files"
+            self._files.mkdir()
+        self._display.total(sum(self.sizes.values()))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def add(self, path: str, content: Iterable[bytes]) -> None:
+        """Write one file; threads may call it.
+
+        Raises InvalidData for a path outside of the folder: neither a bucket nor a pod may write to other files.
+        """
+        file = Path(os.path.normpath(self._files / path))
+        if Path(path).is_absolute() or not file.is_relative_to(self._files) or file == self._files:
+            raise InvalidData(path, "is outside of the folder", next_step="Check what the job runs before you open it.")
+        unfinished = self._scratch / f"unfinished-{threading.get_ident()}"
+        with translate_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with unfinished.open("wb") as opened:
+                for data in content:
+                    opened.write(data)
+                    self._display.add(len(data))
+            unfinished.replace(file)
+        self._arrived.add(path)
+
+    def _publish(self) -> None:
+        job, target = self._wanted.job, self._wanted.to
+        changed = [path for path in self.sizes if path not in self._arrived]
+        if not self._arrived:
+            raise InvalidData(job, f"all files of its {self._wanted.what} changed while they were fetched")
+        if changed:
+            names = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")
+            self._display.say(f"note: {len(changed)} files changed while they were fetched and are not in it: {names}")
+        with translate_errors(target):
+            if os.path.lexists(target):
+                target.replace(self._scratch / "old")
+            self._files.replace(target)
 
 
 def fetch_cached(wanted: Wanted, display: TransferDisplay) -> Path:
     """Copy the model that a client fetched while it waited. Raises ClusterProblem if there is none, or no more."""
     here = cache_folder(wanted.uid)
     if here.exists() and wanted.part == run_folder.MODEL:
-        return _transfer(StoredFolder(str(here)), wanted, display)
+        return _fetch_objects(str(here), wanted, display)
     if here.exists():
         found, step = (
             "its model alone was fetched, and the rest is gone with its pod",
@@ -147,9 +320,9 @@ def fetch_kept(server: ApiServer, wanted: Wanted, display: TransferDisplay, *, s
         if pod is None:
             raise _still_training(wanted)
         try:
-            kept = [part for part in (value, wanted) if _files(PodFolder(server, pod.name, part.part))]
+            kept = [part for part in (value, wanted) if _pod_files(server, pod.name, part.part)]
             for part in kept or [wanted]:
-                folder = _transfer(PodFolder(server, pod.name, part.part), part, display)
+                folder = _fetch_pod(server, pod.name, part.part, part, display)
             break
         except CommandFailed as problem:
             if "none is kept here" not in str(problem):
@@ -185,7 +358,7 @@ def _fetch_volume(
     worker = worker_zero(server, seen.uid)
     if worker is not None:
         try:
-            return _transfer(PodFolder(server, worker.name, path), wanted, display)
+            return _fetch_pod(server, worker.name, path, wanted, display)
         except (CommandFailed, Unreachable, NotFound) as problem:
             if mounted is None or not mounted.persistent:
                 raise
@@ -200,7 +373,7 @@ def _fetch_volume(
     display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
     name = f"{seen.name}-fetch-{secrets.token_hex(2)}"
     with reader_pod(server, name, seen.document, template, mounted, clock=clock, wait=_pause):
-        return _transfer(PodFolder(server, name, path), wanted, display)
+        return _fetch_pod(server, name, path, wanted, display)
 
 
 def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
@@ -223,34 +396,6 @@ def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
         "its Indexed Jobs are deleted, so that its volume and image are not known any more",
         next_step="Mount the claim of spec.podTemplate.volumes in a pod of your own.",
     )
-
-
-def _transfer(source: FolderSource, wanted: Wanted, display: TransferDisplay) -> Path:
-    """Copy the files of `source` to the target."""
-    files = _files(source)
-    if not files:
-        step = "" if wanted.part == "." else f"It is written at the end of training: mptj status {wanted.job}"
-        raise ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)
-    with FetchedFolder(wanted.to, overwrite=wanted.overwrite) as folder:
-        display.total(sum(file.size for file in files))
-        source.copy(files, folder, display.add)
-        left = [file.path for file in files if file not in folder.arrived]
-        if len(left) == len(files):
-            raise InvalidData(wanted.job, f"all files of its {wanted.what} changed while they were fetched")
-        if left:
-            names = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
-            display.say(f"note: {len(left)} files changed while they were fetched and are not in it: {names}")
-        return folder.publish()
-
-
-def _files(source: FolderSource) -> list[RemoteFile]:
-    """Return the files of `source`; none if there is no such folder."""
-    try:
-        return source.files()
-    except CommandFailed as problem:
-        if "no such folder" not in str(problem):
-            raise
-        return []
 
 
 def _pause(seconds: float) -> None:

@@ -7,16 +7,17 @@ external traffic, else by its IP address with the cluster's own certificate auth
 from __future__ import annotations
 
 import base64
+import hashlib
 import importlib
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from mptraining.cluster.errors import ClusterProblem, NoCluster, NotAllowed, NotFound, NotLoggedIn, Unreachable
+from mptraining_storage.local import atomic_write, user_cache
 
 # The environment variable by which gcloud overrides the address of the GKE API.
 ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER"
@@ -111,10 +112,13 @@ def configure(configuration: Any, found: GkeCluster) -> None:
     """Fill in a kubernetes.client.Configuration; the token is refreshed before a request if it has expired."""
     configuration.host = found.host
     if found.authority is not None:
-        # The client accepts only a file. The certificate is public, so the file may stay.
-        with tempfile.NamedTemporaryFile(prefix="mptraining-", suffix=".crt", delete=False) as file:
-            file.write(found.authority)
-        configuration.ssl_ca_cert = file.name
+        # The client accepts only a file: one for each certificate, which all commands share.
+        path = user_cache("gke", f"{hashlib.sha256(found.authority).hexdigest()}.crt")
+        if not path.exists() or path.read_bytes() != found.authority:
+            with atomic_write(path) as unfinished:
+                unfinished.touch(mode=0o600)
+                unfinished.write_bytes(found.authority)
+        configuration.ssl_ca_cert = str(path)
 
     def refresh(refreshed: Any) -> None:
         from google.auth.transport.requests import Request

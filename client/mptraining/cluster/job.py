@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +13,13 @@ from mptraining.cluster import logs
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Cluster, connect
 from mptraining.cluster.errors import ClusterProblem
+from mptraining.cluster.job_events import ClusterEvent, job_events
 from mptraining.cluster.job_view import JobView, reason_text, view, with_status
 from mptraining.display.html import card
 from mptraining.display.text import Display
 from mptraining_api import events, run_folder
 from mptraining_api.events import Raised
-from mptraining_api.kubernetes_api import CONFIG_MAPS, EVENTS, JOBS, Raw
+from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, Raw
 from mptraining_api.problems import Problem
 from mptraining_api.run_folder import FunctionResult
 from mptraining_api.status import Attempt, config_map_name
@@ -29,52 +28,6 @@ if TYPE_CHECKING:
     from mptraining.cluster.fetch import TransferDisplay, Wanted
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ClusterEvent:
-    """A Kubernetes event, seen `count` times, last at `time` (RFC 3339, UTC); `about` is like `Pod flowers-1-0-x`."""
-
-    time: str
-    about: str
-    type: str
-    reason: str
-    message: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        often = f" (x{self.count})" if self.count > 1 else ""
-        return f"{self.time}  {self.about}  {self.reason}: {self.message}{often}"
-
-
-def job_events(server: ApiServer, name: str, uid: str) -> list[ClusterEvent]:
-    """Return the events of the job, its Indexed Jobs and their pods, the oldest first.
-
-    The API server keeps events for one hour.
-    """
-    found: list[Mapping[str, Any]] = list(server.items(EVENTS, fieldSelector=f"involvedObject.uid={uid}"))
-    for kind in ("Job", "Pod"):
-        found += child_events(server.items(EVENTS, fieldSelector=f"involvedObject.kind={kind}"), name)
-    return sorted(map(_read, found))
-
-
-def child_events(documents: Iterable[Mapping[str, Any]], job: str) -> list[Mapping[str, Any]]:
-    """Return the events about `<job>-<attempt>` and `<job>-<attempt>-<index>-<random>`."""
-    theirs = re.compile(rf"{re.escape(job)}-\d+(-\d+-[a-z0-9]+)?")
-    return [each for each in documents if theirs.fullmatch(each.get("involvedObject", {}).get("name", ""))]
-
-
-def _read(document: Mapping[str, Any]) -> ClusterEvent:
-    about = document.get("involvedObject") or {}
-    time = document.get("lastTimestamp") or document.get("eventTime") or document["metadata"].get("creationTimestamp")
-    return ClusterEvent(
-        time=str(time or ""),
-        about=f"{about.get('kind', '')} {about.get('name', '')}",
-        type=str(document.get("type") or "Normal"),
-        reason=str(document.get("reason") or ""),
-        message=" ".join(str(document.get("message") or "").split()),
-        count=int(document.get("count") or 1),
-    )
 
 
 # Time from the notice that the model is ready until worker 0 serves it.
@@ -133,7 +86,7 @@ class Job:
 
     def events(self) -> list[ClusterEvent]:
         """Return the Kubernetes events of the job and its pods, the oldest first."""
-        return job_events(self.server, self.name, self.uid)
+        return job_events(self.server, self.uid)
 
     # -- logs ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ Stamp = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkerPod:
-    """One pod of a job. `started`: its container is running or has terminated, so there is a log."""
+    """One pod of a job. `running`: its container runs; `started`: it runs or has terminated, so there is a log."""
 
     attempt: int
     index: int
@@ -33,6 +33,7 @@ class WorkerPod:
     uid: str
     phase: str
     started: bool
+    running: bool = False
 
 
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
@@ -55,6 +56,7 @@ def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
                 uid=metadata["uid"],
                 phase=status.get("phase") or "Pending",
                 started=any("running" in state or "terminated" in state for state in states),
+                running=any("running" in state for state in states),
             )
         )
     return sorted(found)

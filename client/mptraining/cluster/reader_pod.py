@@ -160,15 +160,11 @@ def is_running(pod: Mapping[str, Any]) -> bool:
     return any(name == TRAINER_CONTAINER and "running" in state for name, state in _states(pod))
 
 
-def start_problem(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]], claim: str | None) -> str | None:
-    """Return why the pod does not start, with the next step; None if it may still start.
+def start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]], claim: str | None) -> Iterator[str]:
+    """Yield why the pod does not start, with the next step; nothing if it may still start.
 
     `warnings` are the Warning events about it.
     """
-    return next(_start_problems(pod, warnings, claim), None)
-
-
-def _start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]], claim: str | None) -> Iterator[str]:
     status, states = pod.get("status") or {}, [state for _, state in _states(pod)]
     if status.get("phase") in ("Failed", "Succeeded"):
         ended = ((state.get("terminated") or {}).get("message") for state in states)
@@ -224,7 +220,7 @@ def reader_pod(
         while not is_running(pod := server.get(PODS, name)):
             waited = clock() - began
             warnings = _warnings(server, pod) if waited >= _EVENTS_AFTER_SECONDS else []
-            problem = start_problem(pod, warnings, mounted.claim)
+            problem = next(start_problems(pod, warnings, mounted.claim), None)
             if problem is None and waited >= START_SECONDS:
                 problem = f"it has not started within {START_SECONDS:g} s. {_unscheduled(pod)}"
             if problem is not None:

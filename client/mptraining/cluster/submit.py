@@ -58,7 +58,7 @@ def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]
     if "cpu" in types:
         return ()
     try:
-        nodes = list(server.items(NODES))
+        nodes = list(server.items(NODES, metadata_only=True))
         found = [missing_accelerator(each, nodes) for each in types]
         # One machine that is there is enough.
         warning = found[0] if all(found) else None
@@ -74,7 +74,7 @@ def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
         return None
     try:
         wanted = str(current_machine(seen).get("type", ""))
-        return missing_accelerator(wanted, server.items(NODES))
+        return missing_accelerator(wanted, server.items(NODES, metadata_only=True))
     except ClusterProblem:
         return None
 

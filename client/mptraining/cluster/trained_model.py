@@ -93,16 +93,16 @@ def load_model(folder: Path) -> Any:
 def _load(folder: Path, about: Mapping[str, Any], *, legacy: bool) -> Any:
     keras = _keras("tf_keras" if legacy else "keras")
     errors: list[str] = []
-    loaders = _loaders(about, keras.__version__)
+    loaders = _loaders(keras, folder, about)
     if not loaders:
         raise InvalidProgram(
             str(folder),
             f"no form that Keras opens; it has {', '.join(about.get('formats', ())) or 'the weights alone'}",
             next_step="Build the model by its program, and load weights.npz or model.weights.h5.",
         )
-    for name in loaders:
+    for name, load in loaders.items():
         try:
-            return _LOADERS[name](keras, folder)
+            return load()
         except Exception as error:  # noqa: BLE001 - Keras raises anything; the next loader may succeed
             errors.append(f"{name}: {type(error).__name__}: {error}")
     raise InvalidProgram(
@@ -111,6 +111,54 @@ def _load(folder: Path, about: Mapping[str, Any], *, legacy: bool) -> Any:
         next_step=f"pip install '{keras.__name__.replace('_', '-')}=={about['keras']['version']}'; "
         "the weights alone are in weights.npz",
     )
+
+
+def _loaders(keras: Any, folder: Path, about: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Return the loaders of the forms that model.json names, the most likely first; files of no form may be older."""
+    file = folder / "model.keras"
+    every: dict[str, Callable[[], Any]] = {
+        "model.keras": lambda: _read(keras, file),
+        "rebuild.py": lambda: _rebuild(folder),
+    }
+    named = {name: load for name, load in every.items() if name in about.get("formats", ())}
+    if keras.__version__ == about["keras"]["version"]:
+        return named
+    reduced = {"model.keras without unused arguments": lambda: _read_reduced(keras, file)}
+    return {name: named[name] for name in reversed(named)} | (reduced if "model.keras" in named else {})
+
+
+def _read(keras: Any, path: Path) -> Any:
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("float32")
+    try:
+        return keras.models.load_model(path, compile=False)
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+
+
+def _read_reduced(keras: Any, path: Path) -> Any:
+    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
+        if not copy_without_unknown(path, target := Path(scratch, "model.keras")):
+            raise ValueError("all its arguments are known here")
+        return _read(keras, target)
+
+
+def _rebuild(folder: Path) -> Any:
+    """Build the model by `rebuild.py`, which executes the user's program in this process."""
+    spec = importlib.util.spec_from_file_location(f"mptraining_rebuild_{abs(hash(str(folder)))}", folder / "rebuild.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load_model(folder)
+
+
+def _keras(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = "tf-keras" if name == "tf_keras" else "keras tensorflow-cpu"
+        raise InvalidProgram("", f"{name} cannot be loaded here: {error}", next_step=f"pip install {package}") from None
 
 
 # Lines of the log of TensorFlow's C++ runtime: `I0000 00:00:17 file.cc:1] …`, `2026-01-01 …: I tensorflow/…`, and the
@@ -148,55 +196,3 @@ def without_greeting() -> Iterator[None]:
             for line in kept.read().decode("utf-8", errors="replace").splitlines():
                 if not _GREETING.match(line):
                     print(line, file=sys.stderr)
-
-
-def _loaders(about: Mapping[str, Any], version: str) -> list[str]:
-    """Return the loaders of the forms that model.json names, the most likely first; files of no form may be older."""
-    there = [name for name in (_KERAS_FILE, _BY_PROGRAM) if name in about.get("formats", ())]
-    if version == about["keras"]["version"]:
-        return there
-    return [*there[::-1], *([_KERAS_FILE_REDUCED] if _KERAS_FILE in there else [])]
-
-
-def _load_file(keras: Any, folder: Path) -> Any:
-    return _read(keras, folder / "model.keras")
-
-
-def _load_without_unknown(keras: Any, folder: Path) -> Any:
-    with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-        target = Path(scratch, "model.keras")
-        if not copy_without_unknown(folder / "model.keras", target):
-            raise ValueError("all its arguments are known here")
-        return _read(keras, target)
-
-
-def _read(keras: Any, path: Path) -> Any:
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy("float32")
-    try:
-        return keras.models.load_model(path, compile=False)
-    finally:
-        keras.mixed_precision.set_global_policy(before)
-
-
-def _load_by_program(keras: Any, folder: Path) -> Any:
-    """Build the model by `rebuild.py`, which executes the user's program in this process."""
-    del keras
-    spec = importlib.util.spec_from_file_location(f"mptraining_rebuild_{abs(hash(str(folder)))}", folder / "rebuild.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.load_model(folder)
-
-
-_KERAS_FILE, _BY_PROGRAM, _KERAS_FILE_REDUCED = "model.keras", "rebuild.py", "model.keras without unused arguments"
-_LOADERS = {_KERAS_FILE: _load_file, _BY_PROGRAM: _load_by_program, _KERAS_FILE_REDUCED: _load_without_unknown}
-
-
-def _keras(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = "tf-keras" if name == "tf_keras" else "keras tensorflow-cpu"
-        raise InvalidProgram("", f"{name} cannot be loaded here: {error}", next_step=f"pip install {package}") from None

@@ -6,6 +6,7 @@ Two HTTP answers replace Google; credentials, the kubernetes client and the API 
 from __future__ import annotations
 
 import base64
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ NAME = "projects/p/locations/europe-west4/clusters/team"
 def gke(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GkeServer]:
     """A GKE API with one cluster, which is the control plane."""
     with GkeServer(control_plane.rest.token) as started:
-        for name, value in started.environment(tmp_path).items():
+        for name, value in {**started.environment(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
         started.clusters[NAME] = {
@@ -45,11 +46,22 @@ def authority(control_plane: ControlPlane) -> bytes:
     return (control_plane.folder / "keys" / "ca.crt").read_bytes()
 
 
-def test_gke_by_address_and_own_authority(gke: GkeServer, namespace: str) -> None:
-    server = connect(Cluster(gke=PLACE, namespace=namespace))
-    assert (server.name, server.namespace) == ("GKE cluster team", namespace)
-    assert server.items(JOBS) == []
-    assert gke.asked == ["/token", f"/v1/{NAME}"]
+def test_gke_by_address_and_own_authority(
+    gke: GkeServer, control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for _ in range(2):
+        server = connect(Cluster(gke=PLACE, namespace=namespace))
+        assert (server.name, server.namespace) == ("GKE cluster team", namespace)
+        assert server.items(JOBS) == []
+        # All commands share one file with the certificate, and repair it.
+        (certificate,) = (tmp_path / "cache").rglob("*.crt")
+        assert (certificate.stat().st_mode & 0o777, certificate.read_bytes()) == (0o600, authority(control_plane))
+        certificate.write_bytes(b"")
+    assert gke.asked == 2 * ["/token", f"/v1/{NAME}"]
+    assert list(temporary.iterdir()) == []
 
 
 def test_gke_by_its_dns_endpoint(

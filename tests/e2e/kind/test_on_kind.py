@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import socket
+import struct
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -190,6 +198,60 @@ def test_a_function_returns_its_value_or_raises_its_own_exception_also_after_a_r
         NotebookClient(notebook, timeout=1200, kernel_name="python3", resources=place).execute()
     kind.finished("function-value")
     kind.finished("function-error", "Failed")
+
+
+WAITS = """
+import socket
+
+with socket.create_server(("127.0.0.1", 5678)) as listener:
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(connection.recv(100).upper())
+"""
+
+
+def test_a_running_worker_is_reached_by_a_command_a_terminal_and_a_debugger(kind: Any) -> None:
+    """A socket of the program stands for debugpy: it accepts one connection, then the program trains."""
+
+    def mptj(*words: str) -> list[str]:
+        place = ("--kubeconfig", str(kind.kubeconfig), "--namespace", kind.namespace)
+        return [sys.executable, "-m", "mptraining", words[0], "reached", *place, *words[1:]]
+
+    kind.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "waits"}, "data": {"train.py": WAITS + SCRIPT}}
+    )
+    kind.job(
+        "reached",
+        accelerator={"type": "cpu"},
+        program={"script": {"path": "train.py"}},
+        source={"configMap": {"name": "waits"}},
+        podTemplate={"env": [{"name": "MPTRAINING_MODEL_WAIT_SECONDS", "value": "0"}]},
+    )
+    with subprocess.Popen(mptj("debug"), stdout=subprocess.PIPE, text=True) as debug:
+        assert debug.stdout is not None
+        configuration = json.loads(debug.stdout.readline())
+        assert configuration["pathMappings"][0]["remoteRoot"].startswith("/")
+
+        command = mptj("exec", "--", "sh", "-c", "cat; echo warned >&2; exit 3")
+        done = subprocess.run(command, input="typed", capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (3, "typed", "warned\n")
+
+        user, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
+        shell = subprocess.Popen(mptj("exec"), stdin=terminal, stdout=terminal, stderr=terminal)
+        assert os.read(user, 1000), "the prompt"
+        os.write(user, b"stty size; exit 5\r")
+        assert shell.wait(120) == 5
+        assert b"50 132" in os.read(user, 10_000)
+        for file in (user, terminal):
+            os.close(file)
+
+        address = configuration["connect"]
+        with socket.create_connection((address["host"], address["port"]), timeout=60) as connection:
+            connection.sendall(b"attach")
+            assert connection.recv(100) == b"ATTACH"
+        kind.finished("reached")
+        assert debug.wait(60) == 0
 
 
 def test_a_missing_image_and_a_missing_config_map_are_conditions_within_a_minute(kind: Any) -> None:

@@ -1,10 +1,11 @@
-"""The kubelet's API for the API server: logs and exec of the pods of simulated nodes.
+"""The kubelet's API for the API server: logs, exec and port-forward of the pods of simulated nodes.
 
     with NodeServer(folder) as server:
         control_plane.nodes.create("paper", server=server)     # requests for its pods' logs and exec arrive here
         server.log("team-a", "flowers-1-0-x").say("step 1")    # `kubectl logs -f` sees it at once
         server.commands["team-a", "flowers-1-0-x"] = environment
         # `kubectl exec`: the command runs as a process of this machine, in that environment
+    # port-forward: the ports of the pods are those of this machine
 
 HTTPS with a certificate of its own: like the API server of a new cluster, this one does not verify it.
 """
@@ -29,6 +30,7 @@ from tests.testbed.aiohttp_server import AiohttpServer
 from tests.testbed.credentials import create_server_keys
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
+_PORT_DATA, _PORT_ERROR = 0, 1
 
 Place = tuple[str, str]
 
@@ -105,6 +107,8 @@ class NodeServer(AiohttpServer):
             return await self._send_log(request, self.log(namespace, pod))
         if what == "exec":
             return await self._exec(request, (namespace, pod))
+        if what == "portForward":
+            return await self._forward_port(request)
         raise web.HTTPNotFound
 
     async def _send_log(self, request: web.Request, log: Log) -> web.StreamResponse:
@@ -137,6 +141,31 @@ class NodeServer(AiohttpServer):
         await socket.send_bytes(bytes([_ERROR]) + json.dumps(_status(done.returncode)).encode())
         await socket.close()
         return socket
+
+    async def _forward_port(self, request: web.Request) -> web.StreamResponse:
+        stream = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
+        await stream.prepare(request)
+        port = int(request.query["port"])
+        for channel in (_PORT_DATA, _PORT_ERROR):
+            await stream.send_bytes(bytes([channel]) + port.to_bytes(2, "little"))
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError as error:
+            await stream.send_bytes(bytes([_PORT_ERROR]) + str(error).encode())
+            return stream
+
+        async def send() -> None:
+            while data := await reader.read(2**16):
+                await stream.send_bytes(bytes([_PORT_DATA]) + data)
+            await stream.close()
+
+        sending = asyncio.create_task(send())
+        async for message in stream:
+            writer.write(message.data[1:])
+            await writer.drain()
+        writer.close()
+        await sending
+        return stream
 
 
 def _stamp(nanoseconds: int) -> str:

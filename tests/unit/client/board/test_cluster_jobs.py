@@ -47,7 +47,9 @@ class Cluster(ApiServer):
                 return each
         raise NotFound(name, "not found")
 
-    def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
+    def items(
+        self, resource: Resource, *, everywhere: bool = False, metadata_only: bool = False, **query: str
+    ) -> list[Raw]:
         if self.away:
             raise Unreachable("test-cluster", "does not answer")
         if resource.plural in self.forbidden:
@@ -84,7 +86,9 @@ def test_a_sweep_that_cannot_be_read_is_reported_beside_the_jobs_and_the_other_s
 
 def test_a_server_that_fails_to_list_sweeps_is_not_one_without_sweeps() -> None:
     class Failing(Cluster):
-        def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
+        def items(
+            self, resource: Resource, *, everywhere: bool = False, metadata_only: bool = False, **query: str
+        ) -> list[Raw]:
             request = Request("list", resource.plural, "", self.namespace, "", self.name)
             raise cluster_problem(request, ApiProblem(429, "Failure", "try again"))
 
@@ -170,7 +174,7 @@ def test_the_page_of_a_job_says_why_it_waits() -> None:
     waiting = job("flowers", phase="Pending", conditions=[condition("Running", "Waiting", "for machines")])
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no such node"}
     pulls = [{"restartCount": 2, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
-    about = {"namespace": "team", "labels": {}}
+    about = {"namespace": "team", "labels": {}, "uid": "p"}
     pods = [
         {"metadata": about | {"name": "flowers-1-0-x"}, "status": {"phase": "Pending", "conditions": [scheduled]}},
         {"metadata": about | {"name": "flowers-1-1-y"}, "spec": {"nodeName": "n1"},

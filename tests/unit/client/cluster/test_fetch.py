@@ -1,8 +1,11 @@
-"""Where a folder is fetched from, a lost connection, and the error if there is nothing to fetch."""
+"""Fetched folders, whole or not there, from buckets and from pods; the pods' side is the trainer's own, called here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +15,62 @@ from mptraining.cluster import fetch
 from mptraining.cluster.api import CommandFailed
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.fetch import Quiet, StillTraining, Wanted, default_target
-from mptraining.cluster.folder_source import FetchedFolder, RemoteFile
 from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import WorkerPod
 from mptraining.display.transfer import PlainTransfer
-from mptraining_api.problems import InvalidData
+from mptraining_api.problems import InvalidData, Problem
+from mptraining_storage import storage
+from mptraining_trainer.export import folder_stream
 from tests.unit.client.cluster.test_job_view import condition
 from tests.unit.client.cluster.test_reader_pod import template
 
-FILES = [RemoteFile("a", 1, "1"), RemoteFile("b", 1, "1"), RemoteFile("model/c", 1, "1")]
-POD = WorkerPod(attempt=1, index=0, created="", name="digits-1-0-x", uid="pod", phase="Running", started=True)
+POD = WorkerPod(
+    attempt=1, index=0, created="", name="digits-1-0-x", uid="pod", phase="Running", started=True, running=True
+)
+# The functions that ask it are replaced.
+SERVER: Any = None
 
 
-class Folder:
-    """A source whose connection breaks after each of the numbers of files in `breaks`."""
+class Pods:
+    """The trainer's commands in all pods, as `pods/exec` returns their output; `/pod` is the folder `root`."""
 
-    def __init__(self, *breaks: int, files: Sequence[RemoteFile] = FILES) -> None:
-        self.breaks = list(breaks)
-        self.listed = list(files)
-        self.sent: list[str] = []
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.asked: list[tuple[str, ...]] = []
+        self.change: Callable[[bytes], bytes] = lambda archive: archive
 
-    def files(self) -> list[RemoteFile]:
-        return self.listed
-
-    def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: Callable[[int], None]) -> None:
-        last = self.breaks.pop(0) if self.breaks else None
-        for file in files[:last]:
-            with into.add(file) as opened:
-                opened.write(b"x")
-            self.sent.append(file.path)
-            on_bytes(1)
-        if last is not None:
-            raise Unreachable("here", "the API server does not answer")
-
-
-class Training(Folder):
-    """A source in a pod that still trains."""
-
-    def files(self) -> list[RemoteFile]:
-        raise CommandFailed("pod", "error: folder: none is kept here; expected worker 0 after a success")
+    def __call__(self, server: Any, pod: str, command: Sequence[str], *, container: str) -> Iterator[bytes]:
+        verb, *folder = command[3:]
+        self.asked.append((pod, verb, *folder))
+        if verb == "fetched":
+            return
+        path = self.root / "/".join(folder).lstrip("/")
+        out = io.BytesIO()
+        try:
+            if verb == "files":
+                out.write("".join(f"{line}\n" for line in folder_stream.list_files(path)).encode())
+            else:
+                folder_stream.write_tar(path, out)
+        except Problem as problem:
+            raise CommandFailed(pod, f"error: {problem}") from None
+        content = self.change(out.getvalue()) if verb == "send" else out.getvalue()
+        yield from (content[at : at + 10_000] for at in range(0, len(content), 10_000))
 
 
-def wanted(to: Path, *, model_only: bool = False) -> Wanted:
-    return Wanted("digits", "uid", to, "model" if model_only else ".", overwrite=False)
+@pytest.fixture
+def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pods:
+    """A running worker 0 that keeps a run folder."""
+    root = tmp_path / "pod"
+    (root / "model").mkdir(parents=True)
+    (root / "job.json").write_text("{}")
+    (root / "model" / "model.json").write_text('{"name": "digits"}')
+    (root / "model" / "weights.npz").write_bytes(os.urandom(100_000))
+    (root / "empty").touch()
+    made = Pods(root)
+    monkeypatch.setattr(fetch, "_pause", lambda seconds: None)
+    monkeypatch.setattr(fetch, "exec_output", made)
+    monkeypatch.setattr(fetch, "worker_zero", lambda server, uid: POD)
+    return made
 
 
 @pytest.fixture
@@ -63,81 +79,142 @@ def said() -> list[str]:
     return []
 
 
-def use(
-    monkeypatch: pytest.MonkeyPatch, source: Any, pod: WorkerPod | None = POD, *, value: Sequence[RemoteFile] = ()
-) -> list[tuple[str, str]]:
-    """Let pods serve `source`, and the files `value` of a function; return which pods and folders are read."""
-    read: list[tuple[str, str]] = []
-
-    def folder(server: Any, name: str, path: str) -> Any:
-        if path == "function" and not isinstance(source, Training):
-            return Folder(files=value)
-        read.append((name, path))
-        return source
-
-    monkeypatch.setattr(fetch, "_pause", lambda seconds: None)
-    monkeypatch.setattr(fetch, "PodFolder", folder)
-    monkeypatch.setattr(fetch, "worker_zero", lambda server, uid: pod)
-    monkeypatch.setattr(fetch, "exec_output", lambda *_, **__: iter(()))
-    return read
+def wanted(to: Path, *, model_only: bool = False, overwrite: bool = False) -> Wanted:
+    return Wanted("digits", "uid", to, "model" if model_only else ".", overwrite)
 
 
-def kept(to: Path, say: Callable[[str], None], *, model_only: bool = False) -> Path:
-    return fetch.fetch_kept(None, wanted(to, model_only=model_only), Quiet(say))  # type: ignore[arg-type]
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_lost_connection_ends_the_fetch_and_the_next_one_copies_all(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = Folder(1)
-    use(monkeypatch, source)
-    with pytest.raises(Unreachable):
-        kept(tmp_path / "digits", said.append)
-    assert list(tmp_path.iterdir()) == []
-    assert kept(tmp_path / "digits", said.append) == tmp_path / "digits"
-    assert source.sent == ["a", "a", "b", "model/c"]
-
-
-def test_the_model_alone(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    read = use(monkeypatch, Folder())
-    kept(tmp_path / "m", said.append, model_only=True)
-    kept(tmp_path / "all", said.append)
-    assert list(dict.fromkeys(read)) == [("digits-1-0-x", "model"), ("digits-1-0-x", ".")]
-    targets = [default_target("digits", model_only=each) for each in (True, False)]
+def test_a_kept_folder_arrives_byte_for_byte_and_its_pod_may_end(pods: Pods, tmp_path: Path) -> None:
+    arrived: list[int] = []
+    shown = Quiet(print)
+    shown.add = arrived.append
+    whole, model = tmp_path / "whole", tmp_path / "model"
+    assert fetch.fetch_kept(SERVER, wanted(whole), shown) == whole
+    assert contents(whole) == contents(pods.root)
+    assert sum(arrived) == sum(map(len, contents(whole).values()))
+    fetch.fetch_kept(SERVER, wanted(model, model_only=True), shown)
+    assert contents(model) == contents(pods.root / "model")
+    sent = [asked[1:] for asked in pods.asked if asked[1] != "files"]
+    assert sent == [("send", "."), ("fetched",), ("send", "model"), ("fetched",)]
+    targets = [default_target("digits", model_only=model_only) for model_only in (True, False)]
     assert targets == [Path("digits-model"), Path("digits")]
 
 
-@pytest.mark.parametrize("model", [FILES, []])
+@pytest.mark.parametrize("model", [True, False])
 def test_the_value_of_a_function_is_cached_before_the_pod_ends(
-    model: list[RemoteFile], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    model: bool, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    use(monkeypatch, Folder(files=model), value=[RemoteFile("result.json", 1, "1")])
+    (pods.root / "function").mkdir()
+    (pods.root / "function" / "result.json").write_text("x")
+    if not model:
+        (pods.root / "model").rename(pods.root / "other")
     value = fetch.cache_folder("uid", "function")
-    assert kept(tmp_path / "m", said.append, model_only=True) == (tmp_path / "m" if model else value)
-    assert (value / "result.json").read_text() == "x"
+    folder = fetch.fetch_kept(SERVER, wanted(tmp_path / "m", model_only=True), Quiet(print))
+    assert folder == (tmp_path / "m" if model else value)
+    assert contents(value) == {"result.json": b"x"}
 
 
-def test_files_that_change_meanwhile_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+def test_a_lost_connection_leaves_nothing_and_the_next_fetch_copies_all(
+    pods: Pods, tmp_path: Path, said: list[str]
 ) -> None:
-    class Changes(Folder):
-        def copy(self, files: Sequence[RemoteFile], into: FetchedFolder, on_bytes: Callable[[int], None]) -> None:
-            super().copy(files[:2], into, on_bytes)
+    def lose(archive: bytes) -> bytes:
+        raise Unreachable("here", "the API server does not answer")
 
-    use(monkeypatch, Changes())
-    kept(tmp_path / "digits", said.append)
-    assert said == ["note: 1 files changed while they were fetched and are not in it: model/c"]
-    assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["a", "b"]
+    target = tmp_path / "got" / "digits"
+    for change, kind in ((lose, Unreachable), (lambda archive: archive[:5_000], ClusterProblem)):
+        pods.change = change
+        with pytest.raises(kind):
+            fetch.fetch_kept(SERVER, wanted(target), Quiet(said.append))
+        assert list(target.parent.iterdir()) == []
+    pods.change = lambda archive: archive
+    assert contents(fetch.fetch_kept(SERVER, wanted(target), Quiet(said.append))) == contents(pods.root)
 
 
-def test_a_job_that_still_trains_keeps_nothing(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_becomes_shorter_while_it_is_sent_ends_the_fetch(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for source, pod in ((Training(), POD), (Folder(), None)):
-        use(monkeypatch, source, pod)
+    (pods.root / "job.json").write_text("{}" * 10_000)
+    fstat = os.fstat
+
+    def shrinks_afterwards(number: int) -> os.stat_result:
+        found = fstat(number)
+        if found.st_ino == (pods.root / "job.json").stat().st_ino:
+            os.truncate(pods.root / "job.json", 1)
+        return found
+
+    monkeypatch.setattr(folder_stream.os, "fstat", shrinks_afterwards)
+    with pytest.raises(CommandFailed, match=r"job\.json: not sent: .*Fetch again"):
+        fetch.fetch_kept(SERVER, wanted(tmp_path / "got"), Quiet(print))
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_file_that_is_deleted_meanwhile_is_named(pods: Pods, tmp_path: Path, said: list[str]) -> None:
+    def without_first(archive: bytes) -> bytes:
+        # The member of an empty file is one block.
+        return archive.replace(archive[: archive.index(b"job.json")], b"", 1)
+
+    pods.change = without_first
+    fetch.fetch_kept(SERVER, wanted(tmp_path / "got"), Quiet(said.append))
+    assert contents(tmp_path / "got").keys() == {"job.json", "model/model.json", "model/weights.npz"}
+    assert said == ["note: 1 files changed while they were fetched and are not in it: empty"]
+
+
+def test_an_existing_folder_is_replaced_only_if_that_is_asked_for(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").touch()
+    for attempt in (
+        lambda: fetch.fetch_kept(SERVER, wanted(tmp_path / "run"), Quiet(print)),
+        lambda: fetch.fetch_output(SERVER, job(), "/runs/x", wanted(tmp_path / "run"), Quiet(print), clock=float),
+    ):
+        with pytest.raises(InvalidData, match=r"run: exists\. Replace it with --overwrite, or name another folder"):
+            attempt()
+    assert contents(tmp_path / "run").keys() == {"mine.txt"}
+    fetch.fetch_kept(SERVER, wanted(tmp_path / "run", overwrite=True), Quiet(print))
+    assert contents(tmp_path / "run") == contents(pods.root)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "link"),
+    [
+        ("../../.bashrc", tarfile.REGTYPE, ""),
+        ("/etc/cron.d/job", tarfile.REGTYPE, ""),
+        ("out", tarfile.SYMTYPE, "../../.ssh"),
+        ("out", tarfile.LNKTYPE, "/etc/passwd"),
+        ("disk", tarfile.BLKTYPE, ""),
+    ],
+)
+def test_no_pod_writes_outside_of_the_folder(name: str, kind: bytes, link: str, pods: Pods, tmp_path: Path) -> None:
+    """The program in the pod may have replaced the command that sends the folder."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, link
+        tar.addfile(member)
+    pods.change = lambda _: archive.getvalue()
+    with pytest.raises((ClusterProblem, InvalidData), match=r"is not a file|is outside of the folder"):
+        fetch.fetch_kept(SERVER, wanted(tmp_path / "home" / "run"), Quiet(print))
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_output_that_is_no_folder(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "exec_output", lambda *_, **__: iter([b"not JSON\n"]))
+    with pytest.raises(ClusterProblem, match=r"it did not send a folder: its list of files cannot be read"):
+        fetch.fetch_kept(SERVER, wanted(tmp_path / "run"), Quiet(print))
+
+
+def test_a_job_that_still_trains_keeps_nothing(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_kept(*_: object, **__: object) -> Iterator[bytes]:
+        raise CommandFailed("pod", "error: folder: none is kept here; expected worker 0 after a success")
+
+    monkeypatch.setattr(fetch, "exec_output", none_kept)
+    for pod in (POD, None):
+        monkeypatch.setattr(fetch, "worker_zero", lambda server, uid, pod=pod: pod)
         with pytest.raises(StillTraining, match="mptj wait digits --model digits-model"):
-            kept(tmp_path / "digits", said.append)
+            fetch.fetch_kept(SERVER, wanted(tmp_path / "digits"), Quiet(print))
 
 
 def test_what_a_waiting_client_fetched_is_copied(
@@ -151,7 +228,32 @@ def test_what_a_waiting_client_fetched_is_copied(
     with pytest.raises(ClusterProblem, match=r"its model alone was fetched.*Add --model-only"):
         fetch.fetch_cached(wanted(tmp_path / "all"), Quiet(said.append))
     found = fetch.fetch_cached(wanted(tmp_path / "m", model_only=True), Quiet(said.append))
-    assert (found / "model.json").read_text() == "{}"
+    assert contents(found) == {"model.json": b"{}"}
+
+
+def test_a_run_folder_in_a_bucket(
+    bucket: str, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("model/model.json", "model/source/flowers.py", "model/weights.npz")
+    for name in names:
+        storage.write(f"{bucket}/run/{name}", name.encode())
+    folder = fetch.fetch_stored(f"{bucket}/run", wanted(tmp_path / "got"), Quiet(said.append))
+    assert contents(folder) == {name: name.encode() for name in names}
+    # An object that is replaced meanwhile is not taken.
+    objects = storage.list_objects(f"{bucket}/run/model")
+    storage.write(f"{bucket}/run/model/weights.npz", b"new")
+    monkeypatch.setattr(storage, "list_objects", lambda folder: objects)
+    again = fetch.fetch_stored(f"{bucket}/run", wanted(tmp_path / "m", model_only=True), Quiet(said.append))
+    assert contents(again).keys() == {"model.json", "source/flowers.py"}
+    assert said == ["note: 1 files changed while they were fetched and are not in it: weights.npz"]
+
+
+def test_no_object_of_a_bucket_is_written_outside_of_the_folder(bucket: str, tmp_path: Path) -> None:
+    storage.write(f"{bucket}/run/model/../../../../.bashrc", b"echo caught")
+    storage.write(f"{bucket}/run/model/a/../b", b"stays inside")
+    with pytest.raises(InvalidData, match=r"bashrc: is outside of the folder"):
+        fetch.fetch_stored(f"{bucket}/run", wanted(tmp_path / "home" / "m", model_only=True), Quiet(print))
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 class Server:
@@ -172,19 +274,25 @@ def job(attempt: int | None = 3, *, failed: bool = False) -> JobView:
     return view({"metadata": {"name": "digits", "uid": "uid"}, "spec": {}, "status": status})
 
 
-def of_volume(seen: JobView, output: str, to: Path, say: Callable[[str], None], *, model_only: bool = False) -> Path:
+def of_volume(seen: JobView, output: str, to: Path, *, model_only: bool = False) -> Path:
     server: Any = Server(template(output))
-    target = wanted(to, model_only=model_only)
-    return fetch.fetch_output(server, seen, output, target, Quiet(say), clock=float)
+    return fetch.fetch_output(server, seen, output, wanted(to, model_only=model_only), Quiet(print), clock=float)
 
 
-def test_worker_0_sends_a_folder_of_the_pods_while_it_runs(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = use(monkeypatch, Folder())
-    of_volume(job(), "/runs/digits", tmp_path / "got", said.append)
-    of_volume(job(), "runs/relative", tmp_path / "relative", said.append, model_only=True)
-    assert read == [("digits-1-0-x", "/runs/digits"), ("digits-1-0-x", "/tmp/runs/relative/model")]
+def test_worker_0_sends_a_folder_of_the_pods_while_it_runs(pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "runs").mkdir()
+    (pods.root / "runs" / "digits").symlink_to(pods.root / "model")
+    (pods.root / "tmp" / "runs" / "relative").mkdir(parents=True)
+    (pods.root / "tmp" / "runs" / "relative" / "model").symlink_to(pods.root / "model")
+    for seen, output, model_only in (
+        (job(), "/runs/digits", False),
+        (job(), "runs/relative", True),
+        # A failed job has a run folder.
+        (job(failed=True), "/runs/digits", False),
+    ):
+        folder = of_volume(seen, output, tmp_path / f"got-{len(pods.asked)}", model_only=model_only)
+        assert contents(folder) == contents(pods.root / "model")
+    assert pods.asked[2] == ("digits-1-0-x", "files", "/tmp/runs/relative/model")
 
 
 @pytest.mark.parametrize(
@@ -198,23 +306,17 @@ def test_worker_0_sends_a_folder_of_the_pods_while_it_runs(
     ],
 )
 def test_what_there_is_not_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: JobView, output: str, pod: WorkerPod | None, problem: str
+    tmp_path: Path,
+    pods: Pods,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: JobView,
+    output: str,
+    pod: WorkerPod | None,
+    problem: str,
 ) -> None:
-    use(monkeypatch, Folder(files=[]), pod)
+    monkeypatch.setattr(fetch, "worker_zero", lambda server, uid: pod)
     with pytest.raises(ClusterProblem, match=problem):
-        of_volume(seen, output, tmp_path / "m", print, model_only=True)
-
-
-def test_a_failed_job_has_a_run_folder(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Folder())
-    assert of_volume(job(failed=True), "/runs/digits", tmp_path / "got", said.append) == tmp_path / "got"
-
-
-def test_an_existing_folder_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "got").mkdir()
-    server: Any = None
-    with pytest.raises(InvalidData, match=r"got: exists\. Replace it with --overwrite"):
-        fetch.fetch_output(server, job(), "/runs/digits", wanted(tmp_path / "got"), Quiet(print), clock=float)
+        of_volume(seen, output, tmp_path / "m", model_only=True)
 
 
 def test_a_pipe_shows_a_line_every_few_seconds(said: list[str]) -> None:

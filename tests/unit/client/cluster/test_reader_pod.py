@@ -13,7 +13,7 @@ from mptraining.cluster.reader_pod import (
     node_of_claim,
     pod_body,
     reader_pod,
-    start_problem,
+    start_problems,
     volume_of,
 )
 from mptraining_api.kubernetes_api import PODS
@@ -134,7 +134,7 @@ def unscheduled(message: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_why_it_does_not_start(pod: dict[str, Any], events: list[dict[str, Any]], problem: str | None) -> None:
-    found = start_problem(pod, events, "team-runs")
+    found = next(start_problems(pod, events, "team-runs"), None)
     assert (found is None) == (problem is None)
     assert found is None or found.startswith(problem or "")
 
@@ -184,35 +184,33 @@ def reader(server: Server) -> Any:
     return reader_pod(server, "digits-fetch-x", JOB, made, mounted, clock=lambda: now[0], wait=wait)  # type: ignore[arg-type]
 
 
-def test_it_is_deleted_at_the_end_and_by_an_interrupt() -> None:
-    server = Server(waiting("ContainerCreating", ""), RUNNING)
-    seen: list[str] = []
+class Interrupted(Server):
+    """An interrupt comes before the answer to the pod's creation."""
 
-    def interrupted() -> None:
+    def create(self, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
+        super().create(resource, body)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        (Server(waiting("ContainerCreating", ""), RUNNING), None),
+        (Interrupted(RUNNING), None),
+        (Server(unscheduled("0/3 nodes are available")),
+         rf"cannot start: it has not started within {START_SECONDS:g} s\. 0/3 nodes are available"),
+    ],
+    ids=["used", "interrupted", "late"],
+)  # fmt: skip
+def test_it_is_deleted_however_it_ends(server: Server, problem: str | None) -> None:
+    def use_it() -> None:
         with reader(server):
-            seen.extend(server.pods)
+            assert server.pods == ["digits-fetch-x"]
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert seen == ["digits-fetch-x"]
+    with pytest.raises(ClusterProblem if problem else KeyboardInterrupt, match=problem):
+        use_it()
     assert server.pods == []
-
-
-def test_it_is_deleted_if_it_does_not_start_or_an_interrupt_comes_before_the_answer_to_its_creation() -> None:
-    class Interrupted(Server):
-        def create(self, resource: Any, body: dict[str, Any]) -> dict[str, Any]:
-            super().create(resource, body)
-            raise KeyboardInterrupt
-
-    interrupted = Interrupted(RUNNING)
-    with pytest.raises(KeyboardInterrupt):
-        reader(interrupted).__enter__()
-    server = Server(unscheduled("0/3 nodes are available: 3 Insufficient cpu"))
-    late = rf"cannot start: it has not started within {START_SECONDS:g} s\. 0/3 nodes are available"
-    with pytest.raises(ClusterProblem, match=late):
-        reader(server).__enter__()
-    assert (interrupted.pods, server.pods) == ([], [])
 
 
 def test_a_claim_that_is_gone_is_named_before_a_pod_is_created() -> None:
