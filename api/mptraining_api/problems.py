@@ -65,7 +65,7 @@ class Problem(Exception):
         self.at(where)
         self.found = found
         self.expected = expected
-        self._step = (next_step,) if isinstance(next_step, str) else tuple(next_step)
+        self.step_parts: tuple[str | Place, ...] = (next_step,) if isinstance(next_step, str) else tuple(next_step)
         super().__init__(where, found)
 
     @property
@@ -74,7 +74,7 @@ class Problem(Exception):
 
     @property
     def next_step(self) -> str:
-        return "".join(map(str, self._step))
+        return "".join(map(str, self.step_parts))
 
     def at(self, where: str | Place) -> Self:
         """Move the problem to another place, such as the same field of an outer document; return it."""
@@ -87,7 +87,7 @@ class Problem(Exception):
     def renamed(self, name: Callable[[Place], str | Place]) -> Self:
         """Replace each place by its name on the surface that shows the problem; return the problem."""
         self.place = self.place if isinstance(self.place, str) else name(self.place)
-        self._step = tuple(part if isinstance(part, str) else name(part) for part in self._step)
+        self.step_parts = tuple(part if isinstance(part, str) else name(part) for part in self.step_parts)
         return self
 
     def __str__(self) -> str:

@@ -139,7 +139,7 @@ def write_job(policy: str, size: Size) -> Path:
 
 def kill_half_way(job: Path, steps: int) -> int:
     """Start the job and kill all its processes once half of its steps are in a checkpoint; return that step."""
-    command = ["mptj", "run", str(job.relative_to(ROOT)), "--output", "build/demo/killed"]
+    command = ["mptj", "run", str(job.relative_to(ROOT)), "--run-folder", "build/demo/killed"]
     print(f"$ {shlex.join(command)}", flush=True)
     with subprocess.Popen(program(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
@@ -155,7 +155,7 @@ def kill_half_way(job: Path, steps: int) -> int:
 
 
 def train(job: Path, name: str = "", *, quiet: bool = False) -> None:
-    run("mptj", "run", str(job.relative_to(ROOT)), "--output", f"build/demo/{name or job.stem}", last_only=quiet)
+    run("mptj", "run", str(job.relative_to(ROOT)), "--run-folder", f"build/demo/{name or job.stem}", last_only=quiet)
 
 
 def weights_digest(name: str) -> str:

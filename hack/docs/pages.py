@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 import mptraining
 from hack import crd
 from hack.docs import reference
@@ -145,9 +143,8 @@ def _anchor(path: str) -> str:
 
 def _commands() -> str:
     """Return the help of each command of `mptj`."""
-    root = typer.main.get_command(app)
     lines = ["# mptj", "", "What `mptj COMMAND --help` prints. `kubectl mptj …` is the same program.", ""]
-    for name, command in _below(root, "mptj"):
+    for name, command in _below(app, "mptj"):
         context = command.make_context(name, [], resilient_parsing=True, max_content_width=100, terminal_width=100)
         lines += [f"## {name} {{ #{_anchor(name)} }}", "", "```text", command.get_help(context).rstrip(), "```", ""]
     return "\n".join(lines)

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from mptraining_api.model import Model
@@ -82,9 +82,14 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
     return extras
 
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="The operator.")
+@click.group(no_args_is_help=True)
+def app() -> None:
+    """The operator."""
 
-SettingsFile = Annotated[Path | None, typer.Option("--settings", help="YAML file; without one, the defaults.")]
+
+_settings_file = click.option(
+    "--settings", type=click.Path(path_type=Path), metavar="FILE", help="YAML file; without one, the defaults."
+)
 
 
 @contextmanager
@@ -96,15 +101,16 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except Problem as problem:
-        typer.echo(str(problem), err=True)
-        raise typer.Exit(2) from None
+        click.echo(str(problem), err=True)
+        sys.exit(2)
     except ApiProblem as problem:
-        typer.echo(problem.message, err=True)
-        raise typer.Exit(2) from None
+        click.echo(problem.message, err=True)
+        sys.exit(2)
 
 
 @app.command()
-def run(settings: SettingsFile = None) -> None:
+@_settings_file
+def run(settings: Path | None) -> None:
     """Run the operator until SIGTERM: watch MPTrainingJobs and run the trainer pods of each."""
     from mptraining_operator.settings import Identity, OperatorSettings
 
@@ -136,12 +142,14 @@ def run(settings: SettingsFile = None) -> None:
         try:
             Operator(chosen, identity, cluster, leases, metrics, on_stuck=exit_process).run(stop)
         except OSError as error:
-            typer.echo(f"healthPort: {error}", err=True)
-            raise typer.Exit(1) from None
+            click.echo(f"healthPort: {error}", err=True)
+            sys.exit(1)
 
 
 @app.command()
-def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(help="Timeout.")] = 60) -> None:
+@_settings_file
+@click.option("--seconds", default=60, metavar="N", help="Timeout; default: 60.")
+def check(settings: Path | None, seconds: int) -> None:
     """Check that the operator installed with these settings works; `helm test` runs this in its namespace."""
     from mptraining_api.kubernetes_api import ApiProblem
     from mptraining_operator.helm_test import CheckFailed, probe_endpoint, run_checks
@@ -163,9 +171,9 @@ def check(settings: SettingsFile = None, seconds: Annotated[int, typer.Option(he
             if monotonic() <= until:
                 wait(1.0)
                 continue
-            typer.echo(f"{problem}. Look at the logs of the operator's replicas.", err=True)
-            raise typer.Exit(1) from None
-        typer.echo("\n".join(lines))
+            click.echo(f"{problem}. Look at the logs of the operator's replicas.", err=True)
+            sys.exit(1)
+        click.echo("\n".join(lines))
         return
 
 
@@ -174,7 +182,7 @@ def show_settings() -> None:
     """Print the default settings as YAML, each with its description."""
     from mptraining_operator.settings import OperatorSettings
 
-    typer.echo("\n".join(_lines(OperatorSettings())))
+    click.echo("\n".join(_lines(OperatorSettings())))
 
 
 def _lines(settings: Model, indent: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining_operator import __main__
 from mptraining_operator.__main__ import app

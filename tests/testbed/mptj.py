@@ -53,7 +53,7 @@ def signals_as_in_a_terminal() -> None:
 def started(job: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
     """A local run that has printed READY and the trainer's process id, with that line read."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "mptraining", "run", str(job), "--local"],
+        [sys.executable, "-m", "mptraining", "run", str(job)],
         env=environment,
         cwd=job.parent,
         stdout=subprocess.PIPE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from mptraining_operator import app
 from mptraining_operator.__main__ import run
@@ -29,7 +28,7 @@ def main() -> None:
     app.limits = quick  # type: ignore[assignment]
     if len(sys.argv) > 2:
         informer.RELIST_SECONDS = float(sys.argv[2])
-    run(Path(sys.argv[1]))
+    run(["--settings", sys.argv[1]])
 
 
 if __name__ == "__main__":

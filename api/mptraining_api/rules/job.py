@@ -183,7 +183,7 @@ JOB_RULES: tuple[Rule, ...] = (
             "^https?://[^@]+$",
             "https:// or http:// and a server, without user and password, which all readers of the job would see",
             "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD from a Secret, in podTemplate.env; other stores "
-            "take the run afterwards: mptj export RUN --to mlflow --uri URI.",
+            "take the run afterwards: mptj track RUN --to mlflow --uri URI.",
         ),
     ),
     *within("spec.elastic", ordered("min", "max")),

@@ -62,7 +62,7 @@ def _wrong_kind(content: dict[str, Any], kind: str) -> InvalidSpec:
     field = "kind" if is_served(content.get("apiVersion")) else "apiVersion"
     step = ""
     if content.get("kind") == _SWEEP:
-        step = "A sweep runs here with `mptj sweep FILE`, and on a cluster with `mptj submit FILE`."
+        step = "A sweep runs with `mptj run FILE` and `mptj submit FILE`."
     elif kind == _SWEEP and content.get("kind") == KIND:
         step = "One job runs with `mptj run FILE`; a sweep has it below spec.job."
     return InvalidSpec(field, f"apiVersion and kind are {given}", expected=f"{API_VERSION!r}, {kind!r}", next_step=step)

@@ -1,4 +1,4 @@
-"""The board's page with its data in one file, for `mptj board --export` and `mptj compare --html`: needs no server."""
+"""The board's page with its data in one file, for `mptj board --to` and `mptj compare --to`: needs no server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_page(path: Path, board: Board) -> Path:
     board.refresh()
     if not board.facts():
         found = "; ".join(f"{each.where}: {each.problem or 'no runs'}" for each in board.sources)
-        raise InvalidData("--export", found, expected="folders with runs")
+        raise InvalidData("--to", found, expected="folders with runs")
     local.write(path, html(data(board)).encode())
     return path
 

@@ -72,7 +72,7 @@ def read_sweep(folder: str, known: Mapping[str, ShownSweep]) -> ShownSweep:
     stored = SweepFolder(Path(folder)).read()
     if stored is None:
         raise InvalidData(f"{folder}/{SWEEP}", "was deleted")
-    commands = [shlex.join(["mptj", "sweep", verb, folder]) for verb in ("compare", "apply")]
+    commands = [shlex.join(["mptj", "sweep", verb, folder]) for verb in ("compare", "job")]
     return ShownSweep(id, version, SweepView(*stored, folder), folder=folder, namespace=None, commands=commands)
 
 
@@ -86,7 +86,7 @@ def cluster_sweep(
     before = known.get(id)
     if before is not None and before.version == metadata["resourceVersion"]:
         return before
-    commands = [shlex.join(["mptj", "sweep", verb, name, *flags]) for verb in ("compare", "apply")]
+    commands = [shlex.join(["mptj", "sweep", verb, name, *flags]) for verb in ("compare", "job")]
     seen = view_of_document(document, cluster)
     return ShownSweep(id, metadata["resourceVersion"], seen, folder=None, namespace=namespace, commands=commands)
 

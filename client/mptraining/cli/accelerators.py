@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from mptraining.cli.jobs import columns
+from mptraining.cli import options
+from mptraining.cli.output import columns, print_document
 
 _HEADINGS = ("NAME", "ALSO", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER WORKER", "NODE LABELS", "WHAT")
 
 
-def accelerators(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the accelerators: names, memory, precision policies, machines.
+@options.command()
+@options.output_format("json", "yaml")
+def accelerators(form: str | None) -> None:
+    """List the accelerators, with their names in a job.
 
     ALSO are other names for --accelerator, with the value of GKE's node label, which jobs may have too. MEMORY is that
     of one device. AUTO POLICY is what precision.policy: Auto chooses. NODE LABELS are the platforms whose nodes the
     operator recognizes (its setting nodeLabels).
     """
-    found = rows()
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
+    if form is not None:
+        print_document(rows(), form)
         return
-    shown = [tuple(_cell(value) for name, value in row.items() if name != "slices") for row in found]
+    shown = [tuple(_cell(value) for name, value in row.items() if name != "slices") for row in rows()]
     for line in columns([_HEADINGS, *shown]):
-        typer.echo(line)
+        click.echo(line)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -1,25 +1,101 @@
-"""Report of `mptj check FILE`: the job with its defaults resolved for a cluster, their reasons, and advice."""
+"""Command `mptj check`: a job with its defaults resolved for a cluster, their reasons, and advice; a sweep's search."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
+from cloup import argument, option
 
-from mptraining.display.text import program_text
-from mptraining.job_file.check import check_job_file
-from mptraining.job_file.paths import absolute_path
-from mptraining_api.machines.node_labels import NodeLabels
-from mptraining_api.problems import Problem
-from mptraining_api.resolve import attempt
-from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.resolved_job import ResolvedJob
-from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
+from mptraining.cli import options
+from mptraining.cli.output import exit_code, note, print_document, without_limit
+from mptraining.cli.shell import completion
+from mptraining_api.problems import InvalidSpec, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mptraining_api.machines.node_labels import NodeLabels
+    from mptraining_api.resolved_job import ResolvedJob
+    from mptraining_api.validation.mistakes import Mistake
+
+
+@options.command()
+@argument("files", nargs=-1, metavar="FILE...", help="Files of jobs and sweeps.", shell_complete=completion.job_files)
+@option("-f", "--filename", multiple=True, metavar="FILE", help="FILE, as kubectl takes it.")
+@option("--runtimes", metavar="FILE", help="The cluster's runtimes, as written by `mptj runtimes -o yaml`.")
+@option(
+    "--node-labels",
+    type=options.choice("gke", "eks", "aks", "nvidia"),
+    help="Platform of the cluster's nodes, the operator's setting nodeLabels; default: gke.",
+)
+@options.output_format("json", "yaml")
+def check(
+    files: tuple[str, ...], filename: tuple[str, ...], runtimes: str | None, node_labels: str | None, form: str | None
+) -> int:
+    """Check job files, and show their defaults.
+
+    Each default has its reason. For a sweep, the size of the search is shown. The command asks no cluster. It reports
+    all mistakes, each with its line, and then exits with 2. With -o json each file is one line.
+    """
+    from rich.console import Console
+
+    if not (given := [*filename, *files]):
+        raise click.UsageError("Missing FILE, such as job.yaml.")
+    platform: NodeLabels = node_labels.upper() if node_labels else "GKE"  # type: ignore[assignment]
+    console = without_limit(Console(highlight=False))
+    refused: list[tuple[str, Problem]] = []
+    for number, file in enumerate(given):
+        if number and form != "json":
+            click.echo("---" if form else "")
+        try:
+            _check(file, console, runtimes=runtimes, platform=platform, form=form)
+        except Problem as problem:
+            refused.append((file, problem))
+            if form:
+                _print(mistakes_document(file, problem), form)
+            else:
+                note("\n".join(mistake_lines(file, problem)))
+    if refused and not form:
+        note(count_text(refused, len(given)))
+    return max((exit_code(problem) for _, problem in refused), default=0)
+
+
+def _check(file: str, console: Console, *, runtimes: str | None, platform: NodeLabels, form: str | None) -> None:
+    """Check one file and print its report. Raises Problem."""
+    from mptraining_api.validation.job_text import holds_sweep
+
+    if not holds_sweep(file):
+        report = check_job(file, runtimes=runtimes, node_labels=platform)
+        if form:
+            _print(to_document(report), form)
+        else:
+            show(report, console)
+        return
+    from mptraining.sweeps.cost import lines
+    from mptraining.sweeps.sweep_file import check_sweep_file
+    from mptraining_api.resolve.resolve import ClusterSettings
+
+    if runtimes:
+        raise InvalidSpec("--runtimes", f"has no meaning for a sweep, as {file} is one", next_step="Leave it out.")
+    checked = check_sweep_file(Path(file), settings=lambda _: ClusterSettings(node_labels=platform))
+    if form:
+        _print({"file": file, "sweep": checked.sweep.to_document(), "advice": list(checked.notes)}, form)
+        return
+    for text in (*lines(checked.sweep.metadata.name, checked.sweep.spec), *(f"advice: {n}" for n in checked.notes)):
+        click.echo(text)
+
+
+def _print(document: dict[str, Any], form: str) -> None:
+    if form == "json":
+        click.echo(json.dumps(document))
+    else:
+        print_document(document, form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +107,7 @@ class Report:
     advice: tuple[str, ...]
 
 
-def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "GKE") -> Report:
+def check_job(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "GKE") -> Report:
     """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
 
     `runtimes` is a file with the runtimes of the cluster and their limits; without it they are not known.
@@ -39,8 +115,10 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
     Raises OutsideLimits.
     """
     from mptraining.job_file.advice import advise, without_effect
+    from mptraining.job_file.check import check_job_file
     from mptraining.job_file.runtimes import load
     from mptraining_api.limit_rules import check_limits
+    from mptraining_api.resolve.resolve import ClusterSettings
 
     settings, known = ClusterSettings(node_labels=node_labels), None
     if runtimes is not None:
@@ -56,10 +134,11 @@ def check(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "
 
 def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
     """Return what the manifests of local records say about their order."""
+    from mptraining.job_file.paths import absolute_path
     from mptraining_records.tfrecord import manifest, sorted_labels
 
-    patterns = [absolute_path(each, folder) for each in job.data.train] if job.data else []
-    if job.data is None or not patterns or any("://" in each for each in patterns):
+    patterns = [absolute_path(pattern, folder) for pattern in job.data.train] if job.data else []
+    if job.data is None or not patterns or any("://" in pattern for pattern in patterns):
         return ()
     try:
         found = sorted_labels.report(manifest.find(patterns), job.data)
@@ -71,6 +150,8 @@ def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
 
 def summary(report: Report) -> str:
     """Return one line with the program and the accelerators."""
+    from mptraining.display.text import program_text
+
     job = report.job
     accelerator = job.accelerator
     most = f"{job.workers} workers with " if job.workers > 1 else ""
@@ -96,6 +177,9 @@ def to_document(report: Report) -> dict[str, Any]:
 
 def show(report: Report, console: Console) -> None:
     """Print the report as text and a table."""
+    from rich.table import Table
+    from rich.text import Text
+
     console.print(Text(summary(report), style="bold"))
     if report.job.alternatives:
         console.print(_machines(report.job))
@@ -112,6 +196,8 @@ def show(report: Report, console: Console) -> None:
 
 def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
     """Return (machine, provisioning, strategy, policy, workers x replicas, examples per replica) of each machine."""
+    from mptraining_api.resolve import attempt
+
     return [
         (
             f"{each.accelerator.topology or each.accelerator.count_per_worker} x {each.accelerator.title}",
@@ -126,6 +212,9 @@ def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
 
 
 def _machines(job: ResolvedJob) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     for name in (
         "tried in this order",
@@ -143,6 +232,8 @@ def _machines(job: ResolvedJob) -> Table:
 
 def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:
     """Return the mistakes of a job file; another problem, such as a missing file, is one without a line."""
+    from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
+
     return problem.mistakes if isinstance(problem, InvalidJobFile) else (Mistake(file, None, problem),)
 
 

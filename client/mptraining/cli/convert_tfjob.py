@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
+from cloup import argument, option
 
-from mptraining_api.problems import InvalidSpec
+from mptraining.cli import options
+from mptraining.cli.output import note
+from mptraining.cli.shell import completion
 
 
-def convert_tfjob(
-    file: Annotated[str, typer.Argument(help="YAML with one or several TFJobs.", metavar="FILE")],
-    output: Annotated[str | None, typer.Option("--output", "-o", help="File to write.", metavar="OUT")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Type that no nodeSelector names.", metavar="TYPE")] = None,
-    script: Annotated[str | None, typer.Option(help="Python file that the command does not name.")] = None,
-    image: Annotated[str | None, typer.Option(help="Image with the trainer and the code.")] = None,
-    run_folder: Annotated[str | None, typer.Option(help="Folder for checkpoints and the model.", metavar="URI")] = None,
-    without: Annotated[list[str] | None, typer.Option(help="Field to leave out.", metavar="FIELD")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
-) -> None:
+@options.command("convert-tfjob")
+@argument("file", metavar="FILE", help="YAML with one or several TFJobs.", shell_complete=completion.job_files)
+@option("--to", metavar="FILE", help="File to write; default: standard output.")
+@options.accelerator("Type that no nodeSelector names.")
+@option("--script", metavar="FILE", help="Python file that the command does not name.")
+@option("--image", metavar="IMAGE", help="Image with the trainer and the code.")
+@option("--run-folder", metavar="FOLDER", help="Run folder, for checkpoints and the model.")
+@option("--without", multiple=True, metavar="FIELD", help="Field to leave out; may be repeated.")
+@options.overwrite
+def convert_tfjob(file: str, to: str | None, accelerator: str | None, overwrite: bool, **given: Any) -> None:
     """Convert Kubeflow's TFJobs into MPTrainingJobs.
 
     Every field is copied, decided, left out with a reason, or refused; nothing is written while a field is refused.
     """
-    from mptraining.cli.init import write_in_one_step
+    from mptraining.cli.init import refuse_existing, write_in_one_step
     from mptraining.job_file.yaml_writer import to_yaml
     from mptraining.tfjob import Choices, convert_file
     from mptraining_api.accelerators import canonical_name
 
-    if output is not None and not force and Path(output).exists():
-        raise InvalidSpec(output, "exists", next_step="Choose another name, or replace it with --force.")
+    if to is not None:
+        refuse_existing(Path(to), overwrite=overwrite)
     chosen = canonical_name(accelerator) if accelerator else None
-    converted = convert_file(Path(file), Choices(chosen, script, image, run_folder, tuple(without or ())))
-    typer.echo("\n".join(line for job in converted for line in job.report()), err=True)
+    converted = convert_file(Path(file), Choices(chosen, **given))
+    note("\n".join(line for job in converted for line in job.report()))
     text = "---\n".join(
         f"# From {Path(file).name}, by mptj convert-tfjob.\n{to_yaml(job.document)}" for job in converted
     )
-    if output is None:
-        return typer.echo(text, nl=False)
-    write_in_one_step(Path(output), text)
-    return typer.echo(f"wrote {output}\n  mptj check {output}    explains its defaults", err=True)
+    if to is None:
+        click.echo(text, nl=False)
+        return
+    write_in_one_step(Path(to), text)
+    note(f"wrote {to}\n  mptj check {to}    explains its defaults")

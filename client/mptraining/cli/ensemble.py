@@ -4,58 +4,74 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from cloup import option
 
-from mptraining.cli.jobs import Format, Plain, print_documents
-from mptraining.cli.shell import completion
+from mptraining.cli import options
+from mptraining.cli.output import note, print_document, typed_command
 from mptraining_api.problems import InvalidData, InvalidSpec, nearest
 
 if TYPE_CHECKING:
     from mptraining.runs import Run
 
 
+@options.command()
+@options.runs_argument("runs", "RUN...", "Run folders.", nargs=-1, required=True)
+@options.count("--top", "Number of members; default: 5.", least=2, default=5)
+@option("--monitor", metavar="METRIC", default="val_loss", help="Metric that orders the runs; default: val_loss.")
+@option("--mode", type=options.choice("min", "max"), help="Better direction of the metric.")
+@option(
+    "--weights",
+    type=options.choice("equal", "score"),
+    default="equal",
+    help="Weights of the members: all the same, or by the metric; default: equal.",
+)
+@option("--name", metavar="NAME", default="ensemble", help="Name of the new run; default: ensemble.")
+@option("--run-folder", metavar="FOLDER", help="Run folder of the new run; default: runs/NAME.")
+@options.dry_run
+@options.plain
 def ensemble(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=completion.run_folders)],
-    top: Annotated[int, typer.Option(help="Number of members, the best of the runs.", min=2, metavar="N")] = 5,
-    monitor: Annotated[str, typer.Option(help="Metric that orders the runs.", metavar="METRIC")] = "val_loss",
-    mode: Annotated[str | None, typer.Option(help="Better direction of the metric.", metavar="min|max")] = None,
-    weights: Annotated[str, typer.Option(help="score: by the metric.", metavar="equal|score")] = "equal",
-    name: Annotated[str, typer.Option(help="Name of the ensemble's run.", metavar="NAME")] = "ensemble",
-    output: Annotated[str | None, typer.Option(help="Run folder; default: runs/NAME.", metavar="DIR")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; average nothing.")] = False,
-    plain: Plain = False,
-) -> None:
-    """Average the best of some runs, local or gs://, in one exported model, evaluated with its best member.
+    runs: tuple[str, ...],
+    top: int,
+    monitor: str,
+    mode: str | None,
+    weights: str,
+    name: str,
+    run_folder: str | None,
+    dry_run: bool,
+    plain: bool,
+) -> int | None:
+    """Average the best of some runs in one model.
 
-    Its run folder is one that compare, board, fetch, predict and export take.
+    The model is exported, and evaluated together with its best member. The run folder is one that compare, board,
+    predict and track take.
     """
     from mptraining.display.choice import display_here
     from mptraining.job_file.paths import absolute_path
     from mptraining.local.run import LocalRunner
     from mptraining.runs import load_run
 
-    if weights not in ("equal", "score"):
-        raise InvalidSpec("--weights", repr(weights), expected="equal or score")
+    options.refuse_with("--dry-run", plain=plain and dry_run)
     here = Path.cwd()
-    folder = absolute_path(output or f"runs/{name}", here)
+    folder = absolute_path(run_folder or f"runs/{name}", here)
     members, better = choose([load_run(absolute_path(run, here)) for run in runs], monitor, mode)
     document = job_document(name, members[:top], weights, better, folder)
     if dry_run:
-        return print_documents([document], Format.YAML, many=False)
+        print_document(document, "yaml")
+        return None
     for run, value in members[:top]:
-        typer.echo(f"member: {run.folder}  {monitor} {value:.6g}")
-    again = shlex.join(["mptj", *sys.argv[1:]])
-    if code := LocalRunner(again=again).run(document, display_here(plain=plain)).exit_code:
-        raise typer.Exit(code)
+        click.echo(f"member: {run.folder}  {monitor} {value:.6g}")
+    if code := LocalRunner(again=typed_command()).run(document, display_here(plain=plain)).exit_code:
+        return code
     metrics = load_run(folder).metrics
     for key in (key for key in metrics if f"best_member_{key}" in metrics):
-        typer.echo(f"{key}: {metrics[key]:.6g}, best member {metrics[f'best_member_{key}']:.6g}")
-    return typer.echo(f"next: mptj compare {shlex.quote(folder)}")
+        click.echo(f"{key}: {metrics[key]:.6g}, best member {metrics[f'best_member_{key}']:.6g}")
+    click.echo(f"next: mptj compare {shlex.quote(folder)}")
+    return 0
 
 
 def choose(runs: Sequence[Run], monitor: str, mode: str | None) -> tuple[list[tuple[Run, float]], str]:
@@ -71,9 +87,9 @@ def choose(runs: Sequence[Run], monitor: str, mode: str | None) -> tuple[list[tu
         # With `export.checkpoint: Best` the last metrics are not those of the exported weights.
         value = run.metrics.get(monitor) if best is None else best.value if best.monitor == monitor else None
         if run.result is None or run.result.model is None:
-            typer.echo(f"note: {run.folder} has no exported model", err=True)
+            note(f"note: {run.folder} has no exported model")
         elif value is None or not math.isfinite(value):
-            typer.echo(f"note: {run.folder} has no {monitor} of its exported weights", err=True)
+            note(f"note: {run.folder} has no {monitor} of its exported weights")
         else:
             members[run.folder.rstrip("/")] = run, value
     if len(members) < 2:
@@ -81,9 +97,8 @@ def choose(runs: Sequence[Run], monitor: str, mode: str | None) -> tuple[list[tu
         step = nearest(monitor, known)
         raise InvalidData("RUN", f"{len(members)} runs can be members", expected="two or more", next_step=step)
     better = mode or {"down": "min", "up": "max"}.get(metric_direction(monitor) or "")
-    if better not in ("min", "max"):
-        found = f"no direction in which {monitor!r} is better" if mode is None else repr(mode)
-        raise InvalidSpec("--mode", found, expected="min or max")
+    if better is None:
+        raise InvalidSpec("--mode", f"no direction in which {monitor!r} is better", expected="min or max")
     return sorted(members.values(), key=lambda member: member[1], reverse=better == "max"), better
 
 

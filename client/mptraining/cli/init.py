@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from cloup import argument, option
 
+from mptraining.cli import options
+from mptraining.cli.output import note
 from mptraining.cli.shell import completion
 from mptraining_api.problems import InvalidSpec
 
@@ -15,57 +18,56 @@ if TYPE_CHECKING:
     from mptraining.job_file.template import Kind
 
 
+@options.command()
+@argument("file", default="job.yaml", metavar="[FILE]", help="The file to write; default: job.yaml.")
+@option(
+    "--program",
+    metavar="PROGRAM",
+    shell_complete=completion.targets,
+    help="An application (ResNet50, mlp, …), a script (train.py), or module:function.",
+)
+@option("--name", metavar="NAME", help="The job's name; default: FILE's.")
+@options.accelerator("cpu, t4, v100, …: see `mptj accelerators`.")
+@option("--data", metavar="PATTERN", help="TFRecords to train on.")
+@option("--validation", metavar="PATTERN", help="TFRecords to validate with.")
+@option("--label", metavar="NAME", help="The feature that is the label.")
+@options.count("--classes", "Number of classes of an application.")
+@options.count("--epochs", "Epochs to train; default: 5.", default=5)
+@options.count("--batch-size", "Examples per step, over all replicas; default: 64.", default=64)
+@option("--run-folder", metavar="FOLDER", help="Run folder, for checkpoints and the model.")
+@options.overwrite
 def init(
-    file: Annotated[str, typer.Argument(help="The file to write.", metavar="FILE")] = "job.yaml",
-    program: Annotated[
-        str | None,
-        typer.Option(
-            help="An application (ResNet50, mlp, …), a script (train.py), or module:function.",
-            metavar="PROGRAM",
-            autocompletion=completion.targets,
-        ),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The job's name; default: FILE's.", metavar="NAME")] = None,
-    accelerator: Annotated[
-        str | None,
-        typer.Option(
-            help="cpu, t4, v100, …: `mptj accelerators`.", metavar="TYPE", autocompletion=completion.accelerators
-        ),
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="TFRecords to train on.", metavar="PATTERN")] = None,
-    validation: Annotated[str | None, typer.Option(help="TFRecords to validate with.", metavar="PATTERN")] = None,
-    label: Annotated[str | None, typer.Option(help="The feature that is the label.", metavar="NAME")] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="Number of classes of an application.", min=1, metavar="N")
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs to train.", min=1, metavar="N")] = 5,
-    batch_size: Annotated[int, typer.Option(help="Examples per step over all replicas.", min=1, metavar="N")] = 64,
-    run_folder: Annotated[str | None, typer.Option(help="Folder for checkpoints and the model.", metavar="URI")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    file: str,
+    program: str | None,
+    name: str | None,
+    accelerator: str | None,
+    data: str | None,
+    classes: int | None,
+    overwrite: bool,
+    **described: Any,
 ) -> None:
-    """Write a job file with comments, and its JSON schema for editors beside it.
+    """Write a job file with comments to start from.
 
-    On a terminal it asks for what no flag gives; elsewhere it names what it assumed. `mptj schema` prints the schema
-    alone.
+    Its JSON schema for editors is written to the same folder; `mptj schema` prints the schema alone. On a terminal
+    the command asks for what no option gives; elsewhere it reports what it assumed.
     """
     from mptraining.job_file.template import SCHEMA_FILE, Answers, job_text
     from mptraining_api.accelerators import canonical_name
 
     path = Path(file)
-    if path.exists() and not force:
-        raise InvalidSpec(file, "exists", next_step="Choose another name, or replace it with --force.")
+    refuse_existing(path, overwrite=overwrite)
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     assumed: list[str] = []
     if program is None:
         assumed.append("--program mlp")
-        program = typer.prompt("Program (an application, train.py, or module:function)", "mlp") if asks else "mlp"
+        program = click.prompt("Program (an application, train.py, or module:function)", "mlp") if asks else "mlp"
     if accelerator is None:
         assumed.append("--accelerator cpu")
-        accelerator = typer.prompt("Accelerator (`mptj accelerators` lists them)", "cpu") if asks else "cpu"
+        accelerator = click.prompt("Accelerator (`mptj accelerators` lists them)", "cpu") if asks else "cpu"
     kind, program = _program(program)
     if kind != "script" and data is None:
         assumed.append(f"--data '{Answers.data}'")
-        data = typer.prompt("TFRecords to train on", Answers.data) if asks else Answers.data
+        data = click.prompt("TFRecords to train on", Answers.data) if asks else Answers.data
     if classes is None:
         classes = _classes(kind, data, path, asks=asks)
         if classes is not None:
@@ -76,25 +78,20 @@ def init(
         program=program,
         accelerator=canonical_name(accelerator),
         data=data or Answers.data,
-        validation=validation,
-        label=label,
         classes=classes,
-        epochs=epochs,
-        batch_size=batch_size,
-        run_folder=run_folder,
+        **described,
     )
     write_in_one_step(path, job_text(answers))
     write_in_one_step(path.with_name(SCHEMA_FILE), schema_text())
-    typer.echo(f"wrote {path}, and {path.with_name(SCHEMA_FILE)} for editors")
+    click.echo(f"wrote {path}, and {path.with_name(SCHEMA_FILE)} for editors")
     if assumed and not asks:
-        typer.echo(
+        note(
             f"note: no terminal to ask at; assumed: {' '.join(assumed)}. Edit {path}, or give "
-            "other values with these options and --force",
-            err=True,
+            "other values with these options and --overwrite"
         )
-    for each in _still_missing(path):
-        typer.echo(f"  still missing: {each}")
-    typer.echo(f"  mptj check {path}    explains its defaults\n  mptj run {path}      trains here")
+    for text in _still_missing(path):
+        click.echo(f"  still missing: {text}")
+    click.echo(f"  mptj check {path}    explains its defaults\n  mptj run {path}      trains here")
 
 
 def _still_missing(path: Path) -> list[str]:
@@ -105,15 +102,18 @@ def _still_missing(path: Path) -> list[str]:
     try:
         check_job_file(path, here=True)
     except InvalidJobFile as error:
-        return [str(each.problem) for each in error.mistakes]
+        return [str(mistake.problem) for mistake in error.mistakes]
     return []
 
 
-def schema(
-    sweep: Annotated[bool, typer.Option("--sweep", help="The schema of a sweep's file instead.")] = False,
-) -> None:
-    """Print the JSON schema of a job file, for editors that complete and check YAML."""
-    typer.echo(schema_text(sweep=sweep), nl=False)
+@options.command()
+@option("--sweep", is_flag=True, help="The schema of a sweep's file instead.")
+def schema(sweep: bool) -> None:
+    """Print the JSON schema of a job file, for editors.
+
+    They complete and check YAML with it.
+    """
+    click.echo(schema_text(sweep=sweep), nl=False)
 
 
 def schema_text(*, sweep: bool = False) -> str:
@@ -125,7 +125,7 @@ def schema_text(*, sweep: bool = False) -> str:
 
 def _program(program: str) -> tuple[Kind, str]:
     """Return the kind of the program; an application with its name as Keras writes it. Raises InvalidSpec."""
-    from mptraining.cli.submit_flags import target_kind
+    from mptraining.cli.program_flags import target_kind
     from mptraining_api.validation.keras_names import is_known, nearest_name
 
     kind = target_kind(program)
@@ -146,13 +146,19 @@ def _classes(kind: Kind, data: str | None, path: Path, *, asks: bool) -> int | N
 
     if kind != "application" or names_classes(data or "", path.absolute().parent):
         return None
-    return typer.prompt("Number of classes", 10, type=int) if asks else 10
+    return click.prompt("Number of classes", 10, type=int) if asks else 10
 
 
 def _name(path: Path) -> str:
-    from mptraining.cli.submit_flags import name_prefix
+    from mptraining.cli.program_flags import name_prefix
 
     return name_prefix(str(path))
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Raise InvalidSpec if the file to write exists, unless it may be replaced."""
+    if path.exists() and not overwrite:
+        raise InvalidSpec(str(path), "exists", next_step="Choose another name, or replace it with --overwrite.")
 
 
 def write_in_one_step(path: Path, text: str) -> None:

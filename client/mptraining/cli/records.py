@@ -6,18 +6,21 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
-import typer
+import click
+from cloup import argument, option
+
+from mptraining.cli import options
+from mptraining.cli.output import note
+from mptraining.cli.shell.verbs import Commands
+from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
     from mptraining_records.tfrecord.framing import BadRecord
     from mptraining_records.tfrecord.manifest import Manifest
-
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="TFRecords: convert, index and verify.")
 
 PLAIN_SECONDS = 10.0
 # More classes than these are not listed on one line.
@@ -26,74 +29,60 @@ _CLASSES = 20
 _UNEVEN = 2
 
 
-class LabelAs(StrEnum):
-    AUTO = "Auto"
-    CLASSES = "Classes"
-    NUMBERS = "Numbers"
-
-
-class Missing(StrEnum):
-    ERROR = "Error"
-    DROP = "Drop"
-
-
-class BadImages(StrEnum):
-    FAIL = "Fail"
-    SKIP = "Skip"
-
-
-@app.command(short_help="Write images, tables, text or arrays as TFRecords.")
+@options.command()
+@argument(
+    "places",
+    nargs=-1,
+    required=True,
+    metavar="[SOURCE] DEST",
+    help="SOURCE: folder of images, of .txt files or of TensorFlow Datasets; .csv, .parquet, .npz or .txt. "
+    "DEST: folder for the shards, local or gs://. With --pairs give DEST alone.",
+)
+@option("--name", metavar="NAME", default="train", help="Name of the split, and of its files; default: train.")
+@option("--label", metavar="COLUMN", help="Column with the label.")
+@option(
+    "--label-as",
+    type=options.choice("auto", "classes", "numbers"),
+    default="auto",
+    help="Store an integer label as the number of its class, or as it is.",
+)
+@option("--columns", metavar="COLUMN,...", help="Columns to store with the label, by commas.")
+@option(
+    "--missing",
+    type=options.choice("error", "drop"),
+    default="error",
+    help="End at a row without a value, or leave it out.",
+)
+@option("--images", metavar="FOLDER", help="Folder of the images that a column of SOURCE names.")
+@option("--path-column", metavar="COLUMN", help="Column with the names of the images.")
+@option("--pairs", nargs=2, metavar="NAME=FOLDER NAME=FOLDER", help="Two folders of images that belong together.")
+@option("--image-size", metavar="HEIGHTxWIDTH", help="Resize the images.")
+@option(
+    "--bad-images", type=options.choice("fail", "skip"), default="fail", help="End at a bad image, or leave it out."
+)
+@option("--validation-fraction", type=float, metavar="FRACTION", default=0.0, help="Share of rows for 'validation'.")
+@option("--group", metavar="COLUMN", help="Rows with the same value stay in one split.")
+@option("--shard-bytes", type=int, metavar="BYTES", default=128 << 20, help="Size of a file; default: 128 MiB.")
+@option("--seed", type=int, metavar="N", default=0, help="Seed of the order and of the validation rows.")
+@option("--keep-order", is_flag=True, help="Do not permute the rows.")
+@options.overwrite
+@option("--dry-run", is_flag=True, help="Show the first records, and write nothing.")
 def convert(
-    places: Annotated[
-        list[str],
-        typer.Argument(
-            help="SOURCE: folder of images, of .txt files or of TensorFlow Datasets; .csv, .parquet, .npz or .txt. "
-            "DEST: folder for the shards, local or gs://. With --pairs DEST alone.",
-            metavar="[SOURCE] DEST",
-        ),
-    ],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the split; the shards' names begin with it.")
-    ] = "train",
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the label.")] = None,
-    label_as: Annotated[
-        LabelAs, typer.Option(help="Store an integer label as class numbers or as it is.")
-    ] = LabelAs.AUTO,
-    missing: Annotated[
-        Missing, typer.Option(help="A row of a table without a value ends the conversion or is left out.")
-    ] = Missing.ERROR,
-    images: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the images that a column of SOURCE names.")
-    ] = None,
-    path_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the names of the images.")
-    ] = None,
-    pairs: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            help="Two folders whose images belong together: input=DIR target=DIR.", metavar="NAME=DIR NAME=DIR"
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="COLUMN,...", help="Columns to store besides the label, by commas.")
-    ] = None,
-    validation_fraction: Annotated[
-        float, typer.Option(metavar="FRACTION", help="Share of rows for the split 'validation'.")
-    ] = 0.0,
-    group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column of which no value may be in both splits.")
-    ] = None,
-    image_size: Annotated[
-        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="Resize images to HEIGHTxWIDTH.")
-    ] = None,
-    bad_images: Annotated[BadImages, typer.Option(help="What a damaged or missing image does.")] = BadImages.FAIL,
-    shard_bytes: Annotated[int, typer.Option(metavar="BYTES", help="Size of a shard in bytes.")] = 128 << 20,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the order and of the validation rows.")] = 0,
-    keep_order: Annotated[bool, typer.Option("--keep-order", help="Do not permute the rows.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first records and write nothing.")] = False,
+    places: tuple[str, ...],
+    name: str,
+    columns: str | None,
+    pairs: tuple[str, str] | None,
+    image_size: str | None,
+    label_as: str,
+    missing: str,
+    bad_images: str,
+    dry_run: bool,
+    **given: Any,
 ) -> None:
-    """Write SOURCE as TFRecords, with a manifest, to the folder DEST. The rows are permuted by --seed."""
+    """Write images, tables, text or arrays as TFRecords.
+
+    The rows are permuted by --seed. A manifest describes them to jobs.
+    """
     from mptraining_records.convert.convert import convert as run
 
     source, destination = _places(places, is_pairs=pairs is not None)
@@ -103,36 +92,33 @@ def convert(
             source,
             destination,
             name=name,
-            shard_bytes=shard_bytes,
-            label=label,
-            label_as=cast("Any", label_as.value),
-            missing=cast("Any", missing.value),
-            columns=None if columns is None else [each for each in columns.split(",") if each],
-            images=images,
-            path_column=path_column,
+            columns=None if columns is None else [column for column in columns.split(",") if column],
             pairs=_parse_pairs(pairs),
-            bad_images=cast("Any", bad_images.value),
-            validation_fraction=validation_fraction,
-            group=group,
-            seed=seed,
-            keep_order=keep_order,
             image_size=height_and_width,
-            overwrite=overwrite,
+            label_as=_capitalized(label_as),
+            missing=_capitalized(missing),
+            bad_images=_capitalized(bad_images),
             dry_run=dry_run,
             preview=meter.line,
             progress=meter.at,
             notice=meter.say,
+            **given,
         )
-    for each in manifests:
-        _describe(each)
+    for manifest in manifests:
+        _describe(manifest)
     if dry_run:
-        typer.echo("nothing is written, for --dry-run")
+        click.echo("nothing is written, for --dry-run")
         return
     # The shards of TensorFlow Datasets keep their names, which end with the split.
     is_named_first = manifests[0].files[0].name.startswith(f"{name}-")
     pattern = f"{destination.rstrip('/')}/{f'{name}-*.tfrecord' if is_named_first else f'*-{name}.tfrecord*'}"
     # A split with another name than `train` may be for validation, so its field in the job is not known.
-    typer.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
+    click.echo(f"next: {f'data.train: [{pattern}]' if name == 'train' else f'{pattern} in data'} of a job file")
+
+
+def _capitalized(value: str) -> Any:
+    """Return an option's value as the API of the records has it."""
+    return value.capitalize()
 
 
 def _describe(made: Manifest) -> None:
@@ -141,24 +127,20 @@ def _describe(made: Manifest) -> None:
     total = size(sum(file.bytes for file in made.files))
     order = "in the source's order" if made.permutation_seed is None else f"permuted by seed {made.permutation_seed}"
     records = f"{counted(made.records, 'record')} in {counted(len(made.files), 'file')}"
-    typer.echo(f"{made.name}: {records}, {total}, {order}")
+    click.echo(f"{made.name}: {records}, {total}, {order}")
     if made.is_sorted_by_label:
-        typer.echo(
-            f"warning: {made.name} looks sorted by {made.label!r}; without --keep-order it is permuted", err=True
-        )
+        note(f"warning: {made.name} looks sorted by {made.label!r}; without --keep-order it is permuted")
     if made.class_counts and made.classes and made.name != "validation":
         shown = [f"{name} {count:,}" for name, count in zip(made.classes, made.class_counts, strict=True)][:_CLASSES]
-        typer.echo(f"  classes: {', '.join(shown)}{', …' if len(made.classes) > _CLASSES else ''}")
+        click.echo(f"  classes: {', '.join(shown)}{', …' if len(made.classes) > _CLASSES else ''}")
         if max(made.class_counts) >= _UNEVEN * min(made.class_counts) and len(made.classes) <= _CLASSES:
             weights = ", ".join(f'"{number}": {weight:g}' for number, weight in (made.class_weight or {}).items())
-            typer.echo(f"  classes of unequal size; a job may weight them: training.classWeight: {{{weights}}}")
+            click.echo(f"  classes of unequal size; a job may weight them: training.classWeight: {{{weights}}}")
 
 
-def _places(places: list[str], *, is_pairs: bool) -> tuple[str | None, str]:
+def _places(places: tuple[str, ...], *, is_pairs: bool) -> tuple[str | None, str]:
     """Return source and destination. Raises InvalidSpec for another number of places."""
     if len(places) != (1 if is_pairs else 2):
-        from mptraining_api.problems import InvalidSpec
-
         raise InvalidSpec(
             "arguments",
             " ".join(places),
@@ -169,29 +151,27 @@ def _places(places: list[str], *, is_pairs: bool) -> tuple[str | None, str]:
 
 def _parse_pairs(pairs: tuple[str, str] | None) -> dict[str, str]:
     """Parse `input=DIR`, twice. Raises InvalidSpec."""
-    found = dict(each.partition("=")[::2] for each in pairs or ())
+    found = dict(pair.partition("=")[::2] for pair in pairs or ())
     if pairs and (len(found) < 2 or not all(name and folder for name, folder in found.items())):
-        from mptraining_api.problems import InvalidSpec
-
         raise InvalidSpec("--pairs", " ".join(pairs), expected="two names and folders, such as input=DIR target=DIR")
     return found
 
 
-@app.command(short_help="Write an index file next to every shard in a bucket.")
-def index(
-    patterns: Annotated[list[str], typer.Argument(help="gs:// URIs; wildcards allowed.", metavar="PATTERN...")],
-    force: Annotated[bool, typer.Option("--force", help="Rewrite valid indexes too.")] = False,
-    allow_damage: Annotated[bool, typer.Option("--allow-damage", help="Exit with 0 despite damage.")] = False,
-) -> None:
-    """Write an index file next to every shard, so that no job has to build it; list damaged frames.
+@options.command()
+@argument("patterns", nargs=-1, required=True, metavar="PATTERN...", help="gs:// URIs; wildcards allowed.")
+@option("--overwrite", is_flag=True, help="Write valid indexes again, too.")
+@option("--allow-damage", is_flag=True, help="Exit with 0 despite damage.")
+def index(patterns: tuple[str, ...], overwrite: bool, allow_damage: bool) -> int:
+    """Write an index file for every shard in a bucket.
 
-    Payloads are not checked; `mptj records verify` checks them. Exit code 2 if there is damage.
+    Jobs then need not build it. Damaged frames are listed, with exit code 2; `mptj records verify` checks what is
+    inside of them.
     """
     from mptraining.display.text import counted, size
     from mptraining_records.index.dataset_index import publish
 
     with _Meter("bytes") as meter:
-        report = publish(patterns, force=force, progress=meter.at)
+        report = publish(patterns, force=overwrite, progress=meter.at)
     _list_damage(report.damaged)
     texts = {
         "written": "written",
@@ -200,19 +180,20 @@ def index(
         "compressed": "not possible (compressed files)",
     }
     counts = [f"{report.count(state):,} {text}" for state, text in texts.items() if report.count(state)]  # type: ignore[arg-type]
-    typer.echo(f"indexes: {', '.join(counts)}")
+    click.echo(f"indexes: {', '.join(counts)}")
     damaged = f"{len(report.damaged)} damaged" if report.damaged else "no damaged frame"
     files = counted(len(report.shards), "file")
-    typer.echo(f"{counted(report.records, 'record')} in {files}, {size(report.bytes)}: {damaged}")
-    if report.damaged and not allow_damage:
-        raise typer.Exit(2)
+    click.echo(f"{counted(report.records, 'record')} in {files}, {size(report.bytes)}: {damaged}")
+    return 2 if report.damaged and not allow_damage else 0
 
 
-@app.command(short_help="Read every record, and list the damaged ones.")
-def verify(
-    patterns: Annotated[list[str], typer.Argument(help="Paths or URIs; wildcards allowed.", metavar="PATTERN...")],
-) -> None:
-    """Read every record, list damaged ones and those without the features; exit code 2 if there are any."""
+@options.command()
+@argument("patterns", nargs=-1, required=True, metavar="PATTERN...", help="Paths or URIs; wildcards allowed.")
+def verify(patterns: tuple[str, ...]) -> int:
+    """Read every record, and list the damaged ones.
+
+    Records that lack a feature are listed, too. The exit code is 2 if there are any.
+    """
     from mptraining.display.text import counted, size
     from mptraining_records.index.verify import verify as run
 
@@ -223,14 +204,13 @@ def verify(
     _list_damage(report.bad)
     damaged = f"{len(report.bad)} damaged" if report.bad else "all sound"
     records = f"{counted(report.records, 'record')} in {counted(report.files, 'file')}"
-    typer.echo(f"{records}, {size(report.bytes)}: {damaged}")
-    if report.bad:
-        raise typer.Exit(2)
+    click.echo(f"{records}, {size(report.bytes)}: {damaged}")
+    return 2 if report.bad else 0
 
 
 def _list_damage(damaged: Iterable[BadRecord]) -> None:
     for bad in damaged:
-        typer.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
+        click.echo(f"{bad.uri}: record {bad.record} at byte {bad.offset}: {bad.cause}")
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
@@ -239,8 +219,6 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     parts = text.lower().split("x")
     if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        from mptraining_api.problems import InvalidSpec
-
         raise InvalidSpec("--image-size", repr(text), expected="HEIGHTxWIDTH, such as 224x224")
     return int(parts[0]), int(parts[1])
 
@@ -286,7 +264,7 @@ class _Meter:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         elif self._clock() - self._last >= PLAIN_SECONDS:
             self._last = self._clock()
-            typer.echo(self._line(done, total), err=True)
+            note(self._line(done, total))
 
     def _line(self, done: int, total: int | None) -> str:
         from mptraining.display.text import duration, size
@@ -316,4 +294,13 @@ class _Meter:
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
-            typer.echo(line, err=True)
+            note(line)
+
+
+records = Commands(
+    "records",
+    commands=[convert, index, verify],
+    context_settings=options.SETTINGS,
+    no_args_is_help=True,
+    help="Convert data to TFRecords; index and verify them.",
+)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from cloup import option
 
-from mptraining.cli.jobs import columns
+from mptraining.cli import options
+from mptraining.cli.output import columns, print_document
+from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
@@ -16,42 +18,34 @@ if TYPE_CHECKING:
     from mptraining_api.resolve.runtime_settings import Runtime
 
 _HEADINGS = ("NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT")
-
-OperatorNamespace = Annotated[
-    str, typer.Option("--operator-namespace", help="Namespace of the operator.", metavar="NAME")
-]
+_OPERATOR = "mptraining-system"
 
 
-def runtimes(
-    file: Annotated[
-        str | None, typer.Option(help="Settings, the chart's values or its ConfigMap as a file, instead of a cluster.")
-    ] = None,
-    operator_namespace: OperatorNamespace = "mptraining-system",
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, for `mptj check --runtimes`.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    *,
-    cluster: Cluster,
-) -> None:
-    """List the runtimes that jobs may name in spec.runtime, and what each adds to a job.
+@options.command()
+@option(
+    "-f", "--filename", metavar="FILE", help="Read settings, the chart's values or its ConfigMap from FILE instead."
+)
+@options.output_format("json", "yaml")
+@options.cluster_options
+def runtimes(filename: str | None, form: str | None, cluster: Cluster) -> None:
+    """List the runtimes that the cluster offers.
 
-    NAMESPACES are those whose jobs have the runtime if they name none. The job has precedence over its runtime,
-    and that over `default`, which jobs without another one have.
+    A job names one in spec.runtime; ADDS is what it then gets. NAMESPACES are those whose jobs have the runtime if
+    they name none. The job has precedence over its runtime, and that over `default`, which jobs without another one
+    have. The namespace is the operator's; default: mptraining-system. `mptj check --runtimes` takes the YAML.
     """
     from mptraining.job_file.runtimes import load
 
-    found = load(Path(file)) if file else of_cluster(cluster, operator_namespace)
-    if as_json or as_yaml:
-        import yaml
-
-        document = found.to_document()
-        text = json.dumps(document, indent=2) if as_json else yaml.safe_dump(document, sort_keys=False).rstrip()
-        typer.echo(text)
-        return
-    if not found.runtimes:
-        typer.echo("no runtimes")
-        return
-    for line in columns([_HEADINGS, *rows(found)]):
-        typer.echo(line)
+    if filename and cluster.flags():
+        raise InvalidSpec("--filename", f"given together with {cluster.flags()[0]}", expected="one of them")
+    known = load(Path(filename)) if filename else of_cluster(cluster, cluster.namespace or _OPERATOR)
+    if form is not None:
+        print_document(known.to_document(), form)
+    elif not known.runtimes:
+        click.echo("no runtimes")
+    else:
+        for line in columns([_HEADINGS, *rows(known)]):
+            click.echo(line)
 
 
 def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:
@@ -71,17 +65,18 @@ def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:
     return parse(str(stored.get("data", {}).get(KEY, "")), where=f"ConfigMap {operator_namespace}/{CONFIG_MAP}")
 
 
-def rows(found: KnownRuntimes) -> list[tuple[str, ...]]:
+def rows(known: KnownRuntimes) -> list[tuple[str, ...]]:
     """Return one row of text for each runtime, by name."""
     return [
         (
             name,
-            ", ".join(sorted(each for each, chosen in found.default_runtimes.items() if chosen == name)) or "-",
+            ", ".join(sorted(namespace for namespace, chosen in known.default_runtimes.items() if chosen == name))
+            or "-",
             ", ".join(_adds(runtime)) or "-",
             ", ".join(f"{field} {_text(value)}" for field, value in _limits(runtime).items()) or "-",
             runtime.description or "-",
         )
-        for name, runtime in sorted(found.runtimes.items())
+        for name, runtime in sorted(known.runtimes.items())
     ]
 
 

@@ -1,187 +1,170 @@
-"""Command `mptj submit`: submits a job file, or a program with flags, to a cluster."""
+"""Command `mptj submit`: sends a job, a sweep or a program to a cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from cloup import option
 
-from mptraining.cli.jobs import Format, OutputFormat, Plain, follow_until_ended, print_documents
-from mptraining.cli.shell import completion
+from mptraining.cli import options, program_flags
+from mptraining.cli.jobs import follow_sweep, follow_until_ended
+from mptraining.cli.output import fields_named, note, print_document, print_objects
+from mptraining.cli.program_flags import FIELDS, Flags, Target, takes_target, target_kind
 
 if TYPE_CHECKING:
-    from mptraining.cli.submit_flags import Flags
     from mptraining.cluster.connection import Cluster
     from mptraining.packaging.package import Package
 
 
+@options.command()
+@takes_target("A job file, a sweep's file, train.py, train.ipynb, module:function, or an application.", on_cluster=True)
+@option("--follow", is_flag=True, help="Follow the job to its end; exit with its exit code.")
+@options.dry_run
+@options.output_format("json", "yaml", "name")
+@options.plain
+@options.cluster_options
 def submit(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="Job file, script, notebook, module:function, or application.",
-            metavar="TARGET",
-            autocompletion=completion.targets,
-        ),
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(help="Arguments of a script; after -- if they begin with a dash.", metavar="[ARGUMENTS]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The job's name; default: generated from TARGET.", metavar="NAME")
-    ] = None,
-    accelerator: Annotated[
-        str | None,
-        typer.Option(
-            help="cpu, t4, v100, …: `mptj accelerators`.", metavar="TYPE", autocompletion=completion.accelerators
-        ),
-    ] = None,
-    count: Annotated[int | None, typer.Option(help="Accelerators of each worker.", min=1, metavar="N")] = None,
-    topology: Annotated[str | None, typer.Option(help="Topology of a TPU, such as 2x4.", metavar="AxB")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker pods.", min=1, metavar="N")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Use Spot machines, which may be preempted.")] = False,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="Auto, float32, mixed_float16, mixed_bfloat16.", metavar="POLICY", autocompletion=completion.policies
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="TFRecords to train on; may be repeated.", metavar="PATTERN")
-    ] = None,
-    validation: Annotated[list[str] | None, typer.Option(help="TFRecords to validate with.", metavar="PATTERN")] = None,
-    label: Annotated[str | None, typer.Option(help="The feature that is the label.", metavar="NAME")] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="Number of classes of an application.", min=1, metavar="N")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs to train.", min=1, metavar="N")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Examples per step on each replica.", min=1, metavar="N")
-    ] = None,
-    run_folder: Annotated[str | None, typer.Option(help="Folder for checkpoints and the model.", metavar="URI")] = None,
-    image: Annotated[
-        str | None, typer.Option(help="Container image instead of the operator's default.", metavar="IMAGE")
-    ] = None,
-    requirements: Annotated[str | None, typer.Option(help="A requirements file.", metavar="FILE")] = None,
-    source: Annotated[str | None, typer.Option(help="Folder to package with the program.", metavar="FOLDER")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job; exit with its exit code.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job; submit nothing.")] = False,
-    output: OutputFormat = None,
-    plain: Plain = False,
-    *,
-    cluster: Cluster,
-) -> None:
-    """Submit a job to the cluster: a job file, a sweep's file, or a program with flags.
+    target: str, flags: Flags, follow: bool, dry_run: bool, form: str | None, plain: bool, cluster: Cluster
+) -> int | None:
+    """Send a job, sweep or program to a cluster.
 
+    \b
     mptj submit job.yaml
-
     mptj submit train.py --accelerator t4 --count 4 -- --lr=0.1
-
     mptj submit flowers.model:build --data "gs://bucket/train-*" --epochs 5
     """
-    from mptraining.cli import submit_flags
-    from mptraining.cli.submit_flags import Flags
-    from mptraining.cluster import submit as cluster_submit
     from mptraining_api.validation.job_text import holds_sweep
 
-    flags = Flags(
-        name=name,
-        accelerator=accelerator,
-        count=count,
-        topology=topology,
-        workers=workers,
-        spot=spot,
-        precision=precision,
-        data=tuple(data or ()),
-        validation=tuple(validation or ()),
-        label=label,
-        classes=classes,
-        epochs=epochs,
-        batch_size=batch_size,
-        run_folder=run_folder,
-        image=image,
-        requirements=requirements,
-        source=source,
-        arguments=tuple(arguments or ()),
-    )
-    if submit_flags.target_kind(target) == "file" and holds_sweep(target):
-        submit_flags.refuse_flags_with_file(target, flags)
-        _submit_sweep(target, cluster, follow=follow, dry_run=dry_run, output=output)
-        return
-    document, package = _document(target, flags)
-    notes = list(package.notes) if package is not None else []
-    if package is not None:
-        from mptraining.packaging.keras_choice import with_keras
+    options.refuse_together(follow=follow, dry_run=dry_run)
+    options.refuse_together(follow=follow, output=form)
+    options.refuse_with("a job without --follow", plain=plain and not follow)
+    kind = target_kind(target)
+    if kind == "file":
+        program_flags.refuse_flags_of_program(target, flags)
+        if holds_sweep(target):
+            options.refuse_with("a sweep, which has no other", plain=plain)
+            return _submit_sweep(target, flags, cluster, follow=follow, dry_run=dry_run, form=form)
+        return _submit_job(_read(target, flags), None, cluster, follow=follow, dry_run=dry_run, form=form, plain=plain)
+    with fields_named(FIELDS):
+        job, package = _program(target, kind, flags, is_named=dry_run)
+        return _submit_job(job, package, cluster, follow=follow, dry_run=dry_run, form=form, plain=plain)
 
-        document, package, about_keras = with_keras(document, package, image=image)
-        notes += about_keras
+
+def _submit_job(
+    job: dict[str, Any],
+    package: Package | None,
+    cluster: Cluster,
+    *,
+    follow: bool,
+    dry_run: bool,
+    form: str | None,
+    plain: bool,
+) -> int | None:
+    from mptraining.cluster import submit as cluster_submit
+
+    for text in package.notes if package is not None else ():
+        note(f"note: {text}")
     if dry_run:
-        print_documents([cluster_submit.check(document).document], output or Format.YAML, many=False)
-        return
-    for note in notes:
-        typer.echo(f"note: {note}", err=True)
-    job = cluster_submit.submit(document, package=package, cluster=cluster)
-    for warning in job.warnings:
-        typer.echo(f"advice: {warning}", err=True)
-    if output is not None:
-        print_documents([job.status().document], output, many=False)
-    else:
-        typer.echo(f"submitted: {job.name} (namespace {job.namespace})")
+        _print_objects(cluster_submit.check(job).document, package, form)
+        return None
+    sent = cluster_submit.submit(job, package=package, cluster=cluster)
+    for warning in sent.warnings:
+        note(f"advice: {warning}")
+    if form is not None:
+        print_objects([sent.status().document], form)
+        return None
+    click.echo(f"submitted: {sent.name} (namespace {sent.namespace})")
     if follow:
-        follow_until_ended(job, timeout=None, model=None, plain=plain)
-    elif output is None:
-        wait, status = (job.server.command(verb, job.name) for verb in ("wait", "status"))
-        typer.echo(f"  {wait}      follow it to the end\n  {status}    its phase, and the reason")
+        return follow_until_ended(sent, timeout=None, model=None, plain=plain)
+    wait, status = (sent.server.command(verb, sent.name) for verb in ("wait", "status"))
+    click.echo(f"  {wait}      follow it to the end\n  {status}    its phase, and the reason")
+    return None
 
 
-def _submit_sweep(target: str, cluster: Cluster, *, follow: bool, dry_run: bool, output: Format | None) -> None:
-    from mptraining.cli.sweep import follow_sweep
+def _print_objects(job: dict[str, Any], package: Package | None, form: str | None) -> None:
+    """Print the job with the ConfigMap of its code, as `kubectl apply` takes them."""
+    from mptraining.cluster.submit import archive_uri
+
+    objects = [job]
+    if package is not None and package.small:
+        name = f"{job['metadata']['name']}-source"
+        config_map = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "binaryData": package.binary_data(),
+            "immutable": True,
+        }
+        job["spec"].setdefault("source", {}).update(package.source(config_map=name))
+        objects = [config_map, job]
+    elif package is not None:
+        uri = archive_uri(job, package, None)
+        job["spec"].setdefault("source", {}).update(package.source(uri=uri))
+        note(f"note: the code has {package.size:,} bytes; `mptj submit` without --dry-run uploads it to {uri}")
+    if form in ("json", "name"):
+        print_objects(objects, form)
+        return
+    for number, made in enumerate(objects):
+        if number:
+            click.echo("---")
+        print_document(made, "yaml")
+
+
+def _submit_sweep(
+    target: str, flags: Flags, cluster: Cluster, *, follow: bool, dry_run: bool, form: str | None
+) -> int | None:
     from mptraining.sweeps.cluster import create_sweep
     from mptraining.sweeps.sweep_file import check_sweep_file
     from mptraining_api.resolve.resolve import ClusterSettings
 
     checked = check_sweep_file(Path(target), settings=lambda _: ClusterSettings())
     document = checked.sweep.to_document()
+    if flags.run_folder:
+        document["spec"]["job"]["output"] = {"uri": flags.run_folder}
     if dry_run:
-        print_documents([document], output or Format.YAML, many=False)
-        return
-    for note in checked.notes:
-        typer.echo(f"note: {note}", err=True)
+        print_objects([document], form or "yaml")
+        return None
+    for text in checked.notes:
+        note(f"note: {text}")
     sweep = create_sweep(document, cluster)
-    if output is not None:
-        print_documents([sweep.document()], output, many=False)
-    else:
-        typer.echo(f"submitted: sweep {sweep.name} (namespace {sweep.server.namespace})")
+    if form is not None:
+        print_objects([sweep.document()], form)
+        return None
+    click.echo(f"submitted: sweep {sweep.name} (namespace {sweep.server.namespace})")
     if follow:
-        follow_sweep(sweep)
-    elif output is None:
-        wait, status = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "sweep status"))
-        typer.echo(f"  {wait}           follow it to the end\n  {status}   its best trial")
+        return follow_sweep(sweep)
+    wait, status = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "sweep status"))
+    click.echo(f"  {wait}           follow it to the end\n  {status}   its best trial")
+    return None
 
 
-def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None]:
-    """Return the job document, and the package of its program if there is one. Raises Problem."""
-    from mptraining.cli import submit_flags
+def _read(target: str, flags: Flags) -> dict[str, Any]:
+    """Return the job of a file. Raises InvalidJobFile."""
     from mptraining.job_file.check import check_job_file
-    from mptraining_api.problems import InvalidSpec
     from mptraining_api.resolve.resolve import ClusterSettings
 
-    kind = submit_flags.target_kind(target)
-    if kind == "file":
-        submit_flags.refuse_flags_with_file(target, flags)
-        # The cluster decides what only some clusters accept.
-        settings = ClusterSettings(node_labels="Auto")
-        checked = check_job_file(Path(target), settings=lambda _: settings)
-        for note in checked.notes:
-            typer.echo(f"note: {note}", err=True)
-        return checked.written.to_document(), None
-    if kind != "script" and flags.arguments:
-        raise InvalidSpec("ARGUMENTS", repr(flags.arguments[0]), expected="a script for arguments")
+    # The cluster decides what only some clusters accept.
+    settings = ClusterSettings(node_labels="Auto")
+    checked = check_job_file(Path(target), settings=lambda _: settings)
+    for text in checked.notes:
+        note(f"note: {text}")
+    job = checked.written.to_document()
+    if flags.run_folder:
+        job["spec"]["output"] = {"uri": flags.run_folder}
+    return job
+
+
+def _program(target: str, kind: Target, flags: Flags, *, is_named: bool) -> tuple[dict[str, Any], Package | None]:
+    """Return the job of a program, and the package of its code; `is_named`: it needs a name that is not generated."""
+    program_flags.refuse_arguments(kind, flags)
     if kind == "application":
-        return submit_flags.document(target, flags, submit_flags.application(target, flags)), None
+        options.refuse_with("an application, which has no code", requirements=flags.requirements, source=flags.source)
+        name = program_flags.name_prefix(target) if is_named else None
+        return program_flags.document(target, flags, program_flags.application(target, flags), name=name), None
     from mptraining.packaging import program
+    from mptraining.packaging.keras_choice import with_keras
 
     folder = Path(flags.source) if flags.source else None
     requirements = Path(flags.requirements) if flags.requirements else None
@@ -189,4 +172,10 @@ def _document(target: str, flags: Flags) -> tuple[dict[str, Any], Package | None
         package = program.ship_file(Path(target), folder=folder, requirements=requirements, arguments=flags.arguments)
     else:
         package = program.ship_entry_point(target, folder=folder, requirements=requirements)
-    return submit_flags.document(target, flags, package.program), package
+    name = f"{program_flags.name_prefix(target)}-{package.sha256[:5]}" if is_named else None
+    job, package, notes = with_keras(
+        program_flags.document(target, flags, package.program, name=name), package, image=flags.image
+    )
+    for text in notes:
+        note(f"note: {text}")
+    return job, package

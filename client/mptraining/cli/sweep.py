@@ -1,199 +1,130 @@
-"""Command `mptj sweep FILE`, and `mptj sweep status | best | compare | apply` for a sweep here or on a cluster."""
+"""Commands `mptj sweep status | compare | job` for a sweep here or on a cluster; `mptj run` and `submit` start one."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
-from typer.core import TyperGroup
+import click
+from cloup import argument, option
 
-from mptraining.cli.jobs import Plain, columns, with_cluster_options
+from mptraining.cli import options
+from mptraining.cli.output import columns, note, print_document
 from mptraining.cli.shell import completion
+from mptraining.cli.shell.verbs import Commands
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
-    from mptraining.sweeps.cluster import ClusterSweep
     from mptraining.sweeps.view import SweepView
 
-_RUN = "run"
-
-
-class FileOrVerb(TyperGroup):
-    """A group whose first argument may be a file: `mptj sweep FILE` is `mptj sweep run FILE`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = [_RUN, *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    cls=FileOrVerb,
-    subcommand_metavar="FILE | COMMAND [ARGS]...",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Search hyperparameters: `mptj sweep FILE` runs a sweep here; the commands show one, here or on a cluster.",
+_sweep = argument(
+    "name",
+    metavar="SWEEP",
+    help="A sweep's folder (runs/NAME), its file, or its name on a cluster.",
+    shell_complete=completion.sweeps,
 )
-
-Sweep = Annotated[
-    str,
-    typer.Argument(
-        help="A sweep's folder, its file, or its name on a cluster.", metavar="SWEEP", autocompletion=completion.sweeps
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TrialNumber = Annotated[int | None, typer.Option("--trial", help="Another trial than the best.", min=1, metavar="N")]
+_form = options.output_format("json", "yaml")
 
 
-@app.command(_RUN, short_help="Run the sweep in FILE here; the word `run` may be left out.")
-def run(
-    file: Annotated[
-        str,
-        typer.Argument(
-            help="The sweep: an MPTrainingSweep in YAML.", metavar="FILE", autocompletion=completion.job_files
-        ),
-    ],
-    parallel: Annotated[int, typer.Option(help="Trials at a time on this machine.", min=1, metavar="N")] = 1,
-    output: Annotated[
-        str | None, typer.Option(help="Folder of the sweep, instead of the job's own.", metavar="DIR")
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print the size of the search and its cost; run nothing.")
-    ] = False,
-    plain: Plain = False,
-) -> None:
-    """Run the sweep in FILE on this machine; `mptj submit FILE` sends it to a cluster. `run` may be left out.
+@options.command()
+@_sweep
+@_form
+@options.cluster_options
+def status(name: str, form: str | None, cluster: Cluster) -> None:
+    """Show the state of a sweep, and its best trial.
 
-    The folder is the job's output.uri or runs/NAME. After Ctrl-C the same command continues with the same proposals.
+    Trials that failed are listed with their reason.
     """
-    from mptraining.sweeps.display import sweep_display_here
-    from mptraining.sweeps.start import explain as explain_cost
-    from mptraining.sweeps.start import open_sweep, run_sweep
-
-    opened = open_sweep(Path(file), parallel=parallel, output=output)
-    if explain:
-        for text in explain_cost(opened):
-            typer.echo(text)
-        return
-    code, _ = run_sweep(opened, display=sweep_display_here(plain=plain))
-    raise typer.Exit(code)
-
-
-def status(sweep: Sweep, as_json: Json = False, *, cluster: Cluster) -> None:
-    """Show the state of a sweep, its best trial, and why trials failed."""
     from mptraining.sweeps import view
 
-    found = find_sweep(sweep, cluster)
-    if as_json:
-        typer.echo(json.dumps({"name": found.name, **found.status.to_document()}, indent=2))
+    sweep = find_sweep(name, cluster)
+    if form is not None:
+        print_document({"name": sweep.name, **sweep.status.to_document()}, form)
         return
-    for text in view.lines(found):
-        typer.echo(text)
-    if found.finished is None and (named := stopped_sweep(found)) is not None:
-        typer.echo(f"  {'stopped':<10}  to continue it: mptj sweep {named}")
+    for text in view.lines(sweep):
+        click.echo(text)
+    if sweep.finished is None and (again := _stopped(sweep)) is not None:
+        click.echo(f"  {'stopped':<10}  to continue it: {again}")
 
 
-def stopped_sweep(found: SweepView) -> str | None:
-    """Return the arguments of `mptj sweep` that continue a sweep in which no driver is at work; None for others."""
+def _stopped(sweep: SweepView) -> str | None:
+    """Return the command that continues a sweep in which no driver is at work; None for others."""
     from mptraining.sweeps.best_job import SWEEP_FILE
     from mptraining.sweeps.folder import SweepFolder, is_sweep_folder
 
-    folder = Path(found.place)
+    folder = Path(sweep.place)
     if not is_sweep_folder(folder) or SweepFolder(folder).is_driven():
         return None
-    file = (found.sweep.metadata.annotations or {}).get(SWEEP_FILE)
-    named = [_shown(Path(file)) if file else "FILE"]
-    if folder.absolute() != Path.cwd() / "runs" / found.name:
-        named += ["--output", _shown(folder.absolute())]
-    return shlex.join(named)
+    file = (sweep.sweep.metadata.annotations or {}).get(SWEEP_FILE)
+    words = ["mptj", "run", _shown(Path(file)) if file else "FILE"]
+    if folder.absolute() != Path.cwd() / "runs" / sweep.name:
+        words += ["--run-folder", _shown(folder.absolute())]
+    return shlex.join(words)
 
 
-def best(sweep: Sweep, as_json: Json = False, *, cluster: Cluster) -> None:
-    """Show the best trial: its objective, its parameters, and its run folder."""
-    from mptraining.display.text import number
-    from mptraining.sweeps.best_job import best_trial_number
-    from mptraining.sweeps.view import value_text
-    from mptraining_api.sweep.trial_job import output_uri
+@options.command()
+@_sweep
+@options.count("--most", "Trials to show; default: 20.", default=20)
+@_form
+@options.cluster_options
+def compare(name: str, most: int, form: str | None, cluster: Cluster) -> None:
+    """Show the trials of a sweep, the best first.
 
-    found = find_sweep(sweep, cluster)
-    trial = found.trial(best_trial_number(found))
-    folder = output_uri(found.sweep, trial.number)
-    if as_json:
-        document = {"number": trial.number, "objective": trial.objective, "parameters": trial.parameters}
-        typer.echo(json.dumps({**document, **({"folder": folder} if folder else {})}, indent=2))
-        return
-    typer.echo(f"trial {trial.number}: {found.metric} {number(trial.objective or 0.0)}")
-    rows = [(path, value_text(value)) for path, value in trial.parameters.items()]
-    for text in columns([*rows, *([("run folder", folder)] if folder else [])]):
-        typer.echo(f"  {text}")
-
-
-def compare(
-    sweep: Sweep,
-    as_json: Json = False,
-    most: Annotated[int, typer.Option("--most", help="Trials to show, the best first.", min=1, metavar="N")] = 20,
-    *,
-    cluster: Cluster,
-) -> None:
-    """Show the trials of a sweep, the best first, and the importance of its parameters."""
+    The importance of a parameter is how much it decides whether a trial is among the best.
+    """
     from mptraining.sweeps import view
     from mptraining.sweeps.importance import FEWEST, importance
 
-    found = find_sweep(sweep, cluster)
-    shares = importance(found)
-    if as_json:
-        trials = [each.to_document() for each in found.ranked()]
-        typer.echo(json.dumps({"name": found.name, "trials": trials, "importance": shares}, indent=2))
+    sweep = find_sweep(name, cluster)
+    shares, ranked = importance(sweep), sweep.ranked()
+    if form is not None:
+        trials = [trial.to_document() for trial in ranked]
+        print_document({"name": sweep.name, "trials": trials, "importance": shares}, form)
         return
-    typer.echo(view.one_line(found))
-    ranked = found.ranked()
-    for text in columns([view.heads(found), *(view.row(found, each) for each in ranked[:most])]):
-        typer.echo(text)
+    click.echo(view.one_line(sweep))
+    for text in columns([view.heads(sweep), *(view.row(sweep, trial) for trial in ranked[:most])]):
+        click.echo(text)
     if len(ranked) > most:
-        typer.echo(f"and {len(ranked) - most} more: --most {len(ranked)}")
+        click.echo(f"and {len(ranked) - most} more: --most {len(ranked)}")
     if shares:
-        typer.echo("importance (how much a parameter decides whether a trial is among the best):")
+        click.echo("importance (how much a parameter decides whether a trial is among the best):")
         for text in columns([(path, f"{100 * share:.0f}%") for path, share in shares.items()]):
-            typer.echo(f"  {text}")
+            click.echo(f"  {text}")
     else:
-        typer.echo(f"importance: unknown with fewer than {FEWEST} trials that trained to their end")
+        click.echo(f"importance: unknown with fewer than {FEWEST} trials that trained to their end")
 
 
-def apply(
-    sweep: Sweep,
-    to: Annotated[
-        str | None,
-        typer.Option(help="The job file to write; default: NAME-best.yaml beside the sweep's file.", metavar="FILE"),
-    ] = None,
-    trial: TrialNumber = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    *,
-    cluster: Cluster,
-) -> None:
-    """Write the job file of the best trial, to train it again, longer, or on a cluster."""
+@options.command()
+@_sweep
+@option("--to", metavar="FILE", help="File to write; default: NAME-best.yaml in the folder of the sweep's file.")
+@options.count("--trial", "Another trial than the best.")
+@options.overwrite
+@options.cluster_options
+def job(name: str, to: str | None, trial: int | None, overwrite: bool, cluster: Cluster) -> None:
+    """Write the job file of the best trial.
+
+    It trains the trial again, with all its epochs: here, or on a cluster.
+    """
+    from mptraining.cli.init import refuse_existing, write_in_one_step
     from mptraining.job_file.check import check_job_file
     from mptraining.sweeps import best_job
     from mptraining_api.validation.mistakes import InvalidJobFile
-    from mptraining_storage import local
 
-    found = find_sweep(sweep, cluster)
-    document = best_job.trial_job(found, trial)
-    path = Path(to) if to else best_job.default_file(found, document, Path.cwd())
-    if path.exists() and not force:
-        raise InvalidSpec(str(path), "exists", next_step="Choose another name with --to, or replace it with --force.")
+    sweep = find_sweep(name, cluster)
+    document = best_job.trial_job(sweep, trial)
+    path = Path(to) if to else best_job.default_file(sweep, document, Path.cwd())
+    refuse_existing(path, overwrite=overwrite)
     document = best_job.with_relative_output(document, path.absolute().parent)
-    local.write(path, best_job.text(found, document, trial).encode())
-    typer.echo(f"wrote {_shown(path)}")
+    write_in_one_step(path, best_job.text(sweep, document, trial))
+    click.echo(f"wrote {_shown(path)}")
     try:
         check_job_file(path)
     except InvalidJobFile as problem:
         # The file is right for the folder of the sweep's file, where its records and its program are.
-        typer.echo(f"note: as it is, `mptj check` refuses it: {problem}", err=True)
-    typer.echo(f"  mptj run {_shown(path)}       trains here\n  mptj submit {_shown(path)}    trains on a cluster")
+        note(f"note: as it is, `mptj check` refuses it: {problem}")
+    click.echo(f"  mptj run {_shown(path)}       trains here\n  mptj submit {_shown(path)}    trains on a cluster")
 
 
 def _shown(path: Path) -> str:
@@ -201,54 +132,35 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def find_sweep(text: str, cluster: Cluster) -> SweepView:
-    """Return the sweep in a folder, of a file, or of a name: below runs/, else on the cluster. Raises Problem."""
+def find_sweep(word: str, cluster: Cluster) -> SweepView:
+    """Return the sweep in a folder, which has a slash, of a file, or of a name on the cluster. Raises Problem."""
+    from mptraining.sweeps.cluster import attach_sweep, sweep_name
     from mptraining.sweeps.folder import SWEEP, SweepFolder, is_sweep_folder
     from mptraining.sweeps.start import open_sweep
     from mptraining.sweeps.view import SweepView
 
-    path = Path(text)
-    if path.is_file() and path.name != SWEEP:
+    path = Path(word)
+    if path.suffix in (".yaml", ".yml"):
         opened = open_sweep(path)
         stored = opened.folder.read()
         # As it is: with changed limits it continues only when it runs again.
         return opened.view if stored is None else SweepView(*stored, str(opened.folder.path))
-    folder = next((each for each in (path, path.parent, Path("runs", text)) if is_sweep_folder(each)), None)
-    if folder is not None and (folder != path.parent or path.name == SWEEP):
-        stored = SweepFolder(folder).read()
-        assert stored is not None
-        return SweepView(*stored, str(folder))
-    if path.is_dir() or "/" in text.removeprefix("mpts/"):
-        found = f"holds no {SWEEP}" if path.is_dir() else "no such folder"
-        raise InvalidSpec(text, found, expected="the folder or the file of a sweep, or its name on a cluster")
-    from mptraining.sweeps.cluster import attach_sweep
-
-    return attach_sweep(text, cluster).view()
-
-
-def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> None:
-    """Print each trial of a cluster's sweep when it ends, and exit with 0 if the sweep succeeded, else with 1.
-
-    Exits with 130 after Ctrl-C, which does not stop the sweep; raises StillRunning after `timeout` seconds.
-    """
-    from mptraining.sweeps import view
-    from mptraining.sweeps.display import PlainLines
-
-    try:
-        last = sweep.follow(PlainLines(), timeout=timeout)
-    except KeyboardInterrupt:
-        again, cancel = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "cancel"))
-        typer.echo(f"Detached; the sweep continues. {again}   Cancel it: {cancel}", err=True)
-        raise typer.Exit(130) from None
-    for text in view.lines(last):
-        typer.echo(text)
-    raise typer.Exit(0 if last.succeeded else 1)
+    if sweep_name(word) is not None or not options.names_folder(word):
+        with options.folder_suggested(word):
+            return attach_sweep(word, cluster).view()
+    folder = path.parent if path.name == SWEEP else path
+    if not is_sweep_folder(folder):
+        found = f"holds no {SWEEP}" if folder.is_dir() else "no such folder"
+        raise InvalidSpec(word, found, expected="the folder or the file of a sweep, or its name on a cluster")
+    stored = SweepFolder(folder).read()
+    assert stored is not None
+    return SweepView(*stored, str(folder))
 
 
-for _command, _short in (
-    (status, "Show the state of a sweep, and why trials failed."),
-    (best, "Show the best trial."),
-    (compare, "Show the trials, the best first, and the important parameters."),
-    (apply, "Write the job file of the best trial."),
-):
-    app.command(short_help=_short)(with_cluster_options(_command))
+sweep = Commands(
+    "sweep",
+    commands=[status, compare, job],
+    context_settings=options.SETTINGS,
+    no_args_is_help=True,
+    help="Show a sweep's trials; write its best job.\n\nStart one with `mptj run FILE` or `mptj submit FILE`.",
+)

@@ -192,14 +192,21 @@ def _set_owner(server: ApiServer, config_map: Raw, job: Raw) -> None:
     server.patch(CONFIG_MAPS, config_map["metadata"]["name"], patch)
 
 
-def _publish_archive(body: Raw, package: Package, archives: str | None) -> None:
+def archive_uri(body: Raw, package: Package, archives: str | None) -> str:
+    """Return the place of a package that is too large for a ConfigMap. Raises InvalidProgram if there is none."""
     from mptraining_storage import storage
 
     output = (body["spec"].get("output") or {}).get("uri") or ""
     folder = archives or (storage.join(output, "source") if output.startswith("gs://") else None)
     if folder is None:
         raise too_large_problem(package)
-    uri = storage.join(folder, package.object_name)
+    return storage.join(folder, package.object_name)
+
+
+def _publish_archive(body: Raw, package: Package, archives: str | None) -> None:
+    from mptraining_storage import storage
+
+    uri = archive_uri(body, package, archives)
     if not storage.exists(uri):
         storage.write(uri, package.archive)
     body["spec"].setdefault("source", {}).update(package.source(uri=uri))

@@ -1,4 +1,4 @@
-"""Runtimes of a cluster as a file: operator settings, chart values, the output of `mptj runtimes --yaml`, or the
+"""Runtimes of a cluster as a file: operator settings, chart values, the output of `mptj runtimes -o yaml`, or the
 ConfigMap of the chart.
 """
 
@@ -21,7 +21,7 @@ CONFIG_MAP = "mptraining-runtimes"
 KEY = "runtimes.yaml"
 _FORMS = (
     "runtimes: {name: …} in a file of settings, settings: {runtimes: …} in values of the chart, the ConfigMap "
-    f"{CONFIG_MAP}, or the output of `mptj runtimes --yaml`"
+    f"{CONFIG_MAP}, or the output of `mptj runtimes -o yaml`"
 )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 # What YAML 1.2 reads as a number, and YAML 1.1 as text: 1e-3.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
-def to_yaml(document: Mapping[str, Any]) -> str:
+def to_yaml(document: object) -> str:
     """Return YAML that readers of 1.1 (kubectl) and of 1.2 (`mptj`) read alike: text that either takes for something
     else is quoted.
     """

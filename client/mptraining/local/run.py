@@ -176,7 +176,7 @@ def worker_environment(
 M = TypeVar("M", bound=Model)
 
 # The argument of `run_local` that names the run folder.
-RUN_FOLDER = ArgumentPlace("output=…", "--run-folder DIR")
+RUN_FOLDER = ArgumentPlace("output=…", "--run-folder FOLDER")
 TRAINER = (sys.executable, "-m", "mptraining_trainer", "train")
 # Above the well-known ports, and below Linux' ephemeral port range, which starts at 32768.
 _PORTS = range(12_000, 30_000)
@@ -298,7 +298,7 @@ class LocalRunner:
             raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
         again, gpus = self.again or "", gpus_of_workers(resolved, {**os.environ, **self.environment})
 
-        folder = _relative_path(resolved.output or "", Path.cwd())
+        folder = typed_path(resolved.output or "", Path.cwd())
         for text in [
             *filter(None, [self.first_line]),
             *(f"note: {note}" for note in notes),
@@ -503,7 +503,11 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _relative_path(folder: str, here: Path) -> str:
-    """Return `folder` relative to the current folder `here` if it is below it."""
+def typed_path(folder: str, here: Path) -> str:
+    """Return `folder` as the user may type it: relative to the current folder `here` if it is below.
+
+    It has a slash, because `mptj` takes a word without one for the name of a job.
+    """
     below = Path(folder).is_relative_to(here) and "://" not in folder
-    return str(Path(folder).relative_to(here)) if below else folder
+    path = str(Path(folder).relative_to(here)) if below else folder
+    return path if "/" in path else f"./{path}"

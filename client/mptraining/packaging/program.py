@@ -27,7 +27,7 @@ from mptraining.packaging.package import IGNORE_FILE, Package, SourceFile, build
 from mptraining.packaging.requirements import FILE_OPTIONS, without_never_installed
 from mptraining_api.accelerators import canonical_name
 from mptraining_api.model import Model
-from mptraining_api.problems import InvalidProgram, Problem, nearest
+from mptraining_api.problems import ArgumentPlace, InvalidProgram, Problem, nearest
 from mptraining_api.programs.source_text import imported_modules
 from mptraining_api.spec import API_VERSION, KIND
 
@@ -65,6 +65,8 @@ def _imported(text: str) -> Iterator[str]:
     return (name.partition(".")[0] for name in imported_modules(text))
 
 
+# The argument that names the program.
+ENTRY_POINT = ArgumentPlace("entry_point", "TARGET")
 # The generated file that merges the user's requirements file with a notebook's pip commands.
 REQUIREMENTS = "requirements-of-the-job.txt"
 NOTEBOOK_MODULE = "notebook_program"
@@ -76,17 +78,11 @@ def ship_file(
     file: Path, *, folder: Path | None = None, requirements: Path | None = None, arguments: Sequence[str] = ()
 ) -> Package:
     """Package a script or notebook file with its folder, or with `folder`. Raises InvalidProgram."""
-    root = (folder or file.parent).resolve()
-    place = file.resolve()
-    if not place.is_file():
-        raise _no_file(file)
-    if not place.is_relative_to(root):
-        raise InvalidProgram("entry_point", f"{file} is not in the folder {root}", expected="a file inside it")
-    path = place.relative_to(root).as_posix()
+    root, path = located(file, folder)
     files, notes = read_folder(root)
     lines: tuple[str, ...] = ()
-    if place.suffix == ".ipynb":
-        made = notebook_to_program(read_notebook(place))
+    if file.suffix == ".ipynb":
+        made = notebook_to_program(read_notebook(file))
         files = [each for each in files if each.path != path]
         path = f"{path.removesuffix('.ipynb')}_notebook.py"
         files.append(SourceFile.of_text(path, made.text))
@@ -94,6 +90,16 @@ def ship_file(
     elif path not in {each.path for each in files}:
         raise InvalidProgram(str(file), "is left out of the package", next_step=f"Add !/{path} to {IGNORE_FILE}.")
     return _packed(files, _script(path, arguments), root, requirements, lines, notes)
+
+
+def located(file: Path, folder: Path | None) -> tuple[Path, str]:
+    """Return the root of the code, `folder` or that of the file, and the file's path in it. Raises InvalidProgram."""
+    root, place = (folder or file.parent).resolve(), file.resolve()
+    if not place.is_file():
+        raise _no_file(file)
+    if not place.is_relative_to(root):
+        raise InvalidProgram(ENTRY_POINT, f"{file} is not in the folder {root}", expected="a file inside it")
+    return root, place.relative_to(root).as_posix()
 
 
 def ship_running_notebook(
@@ -120,7 +126,7 @@ def ship_entry_point(
     if not (root / f"{module}.py").is_file() and not (root / module / "__init__.py").is_file():
         known = [each.relative_to(root).with_suffix("").as_posix().replace("/", ".") for each in root.glob("*.py")]
         hint = nearest(module.replace("/", "."), known) or "Name the folder that holds the module."
-        raise InvalidProgram("entry_point", f"no module {module.replace('/', '.')!r} in {root}", next_step=hint)
+        raise InvalidProgram(ENTRY_POINT, f"no module {module.replace('/', '.')!r} in {root}", next_step=hint)
     files, notes = read_folder(root)
     return _packed(files, _function(entry_point, arguments), root, requirements, (), notes)
 
@@ -273,7 +279,7 @@ def _main_program() -> tuple[str, str, tuple[str, ...], list[str]]:
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None:
         step = "Put it into a file, and name the function by module:name."
-        raise InvalidProgram("entry_point", "the function was typed into a prompt", next_step=step)
+        raise InvalidProgram(ENTRY_POINT, "the function was typed into a prompt", next_step=step)
     return Path(file).read_text(encoding="utf-8"), Path(file).name, (), []
 
 
@@ -284,7 +290,7 @@ def _import_root(function: Callable[..., Any]) -> Path:
     if file is None or {"site-packages", "dist-packages"} & set(Path(file).parts):
         where = function.__module__
         step = f"Name it in a requirements file, and call it from a function of your own, or ship a copy of {where}."
-        raise InvalidProgram("entry_point", f"{where} is an installed package, which is not shipped", next_step=step)
+        raise InvalidProgram(ENTRY_POINT, f"{where} is an installed package, which is not shipped", next_step=step)
     above = function.__module__.count(".") + (Path(file).name == "__init__.py")
     return Path(file).resolve().parents[above]
 
@@ -323,7 +329,11 @@ def _requirements(
     if file is not None:
         place = file.resolve()
         if not place.is_file():
-            raise InvalidProgram("requirements", f"no file {str(file)!r}", expected="a requirements file of pip's")
+            raise InvalidProgram(
+                ArgumentPlace("requirements", "--requirements"),
+                f"no file {str(file)!r}",
+                expected="a requirements file of pip's",
+            )
         shipped = read_file(place, place.name)
         text, notes = without_never_installed(shipped.content.decode("utf-8", "replace"))
         inside = place.relative_to(root).as_posix() if place.is_relative_to(root) else None
@@ -366,4 +376,4 @@ def _check_json(arguments: Mapping[str, Any]) -> None:
 def _no_file(file: Path) -> InvalidProgram:
     known = [each.name for pattern in ("*.py", "*.ipynb") for each in file.parent.glob(pattern)]
     hint = nearest(file.name, known) or (f"There are: {', '.join(sorted(known))}." if known else "")
-    return InvalidProgram("entry_point", f"no file {str(file)!r}", expected="a .py or .ipynb file", next_step=hint)
+    return InvalidProgram(ENTRY_POINT, f"no file {str(file)!r}", expected="a .py or .ipynb file", next_step=hint)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mptraining.display.text import counted
 from mptraining.local.processes import Signals
-from mptraining.local.run import VISIBLE_GPUS
+from mptraining.local.run import RUN_FOLDER, VISIBLE_GPUS
 from mptraining.sweeps.folder import JobEnd, JobRecord, SweepFolder
 from mptraining.sweeps.trial_runs import Interrupted, Machine, TrialRun
 from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
@@ -66,7 +66,7 @@ def continued(
             raise ResumeRefused(
                 str(folder.path),
                 f"the sweep there has another spec.{name}, and its trials cannot be compared",
-                next_step="Choose another folder with --output, or delete this one.",
+                next_step=("Choose another folder, ", RUN_FOLDER, ", or delete this one."),
             )
     if status.start_time is not None:
         # The search is the same, compared field by field; another version may write it, and so digest it, differently.
@@ -292,4 +292,4 @@ def final_lines(view: SweepView, folder: str) -> Iterable[str]:
         yield f"  best    {best}"
     yield f"  folder  {folder}"
     if best:
-        yield f"  next    mptj sweep compare {folder}   mptj sweep apply {folder}"
+        yield f"  next    mptj sweep compare {folder}   mptj sweep job {folder}"

@@ -112,7 +112,7 @@ class SweepFolder:
         try:
             if not any(_locked(file, fcntl.LOCK_EX) or Event().wait(_TRY_SECONDS) for _ in range(_TRIES)):
                 step = "Wait for its end, or stop it with Ctrl-C; `mptj sweep status` shows it."
-                raise InvalidSpec(str(self.path), "another mptj sweep is at work here", next_step=step)
+                raise InvalidSpec(str(self.path), "another process runs the sweep here", next_step=step)
             yield
         finally:
             os.close(file)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path
-from mptraining.local.run import TRAINER, machine_settings, this_machine, visible_gpus
-from mptraining.sweeps import cost
+from mptraining.local.run import TRAINER, machine_settings, this_machine, typed_path, visible_gpus
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
@@ -44,8 +43,7 @@ class LocalSweep:
     @property
     def shown_folder(self) -> str:
         """Return the folder as the user may type it."""
-        here, path = Path.cwd(), self.folder.path
-        return str(path.relative_to(here)) if here in path.parents else str(path)
+        return typed_path(str(self.folder.path), Path.cwd())
 
 
 def open_sweep(path: Path, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
@@ -113,8 +111,3 @@ def run_sweep(
         for text in final_lines(driver.view, opened.shown_folder):
             display.say(text)
     return code, driver.view
-
-
-def explain(opened: LocalSweep) -> list[str]:
-    """Return the size of the search and its cost."""
-    return cost.lines(opened.sweep.metadata.name, opened.sweep.spec)

@@ -183,7 +183,7 @@ def follow(
                 on_error(message)
             pause = RETRY_SECONDS
             if over:
-                # The trainer waits a few seconds only; `mptj export` completes the run later.
+                # The trainer waits a few seconds only; `mptj track` completes the run later.
                 return
         if not over:
             wait(pause)

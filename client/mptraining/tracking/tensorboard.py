@@ -29,7 +29,7 @@ def export_tensorboard(folder: str, to: str) -> int:
         raise InvalidData(folder, "holds no events of a run", expected="the run folder of a job")
     for run in RUNS:
         if storage.list_objects(storage.join(to, run)):
-            step = "Give another folder with --output."
+            step = "Give another folder with --folder."
             raise InvalidData(storage.join(to, run), "has files already", next_step=step)
     found = list(scalars(history))
     files = EventFiles(to, "exported", found[0].time if found else 0.0)

@@ -66,7 +66,7 @@ def _records(folder: Path) -> str:
 def _with_mptj(job: Path, output: Path) -> tuple[float, ...]:
     """Return the seconds until the worker reports Started and the Progress of its first step."""
     began = time.time()
-    _run([sys.executable, "-m", "mptraining", "run", str(job), "--local", "--output", str(output)])
+    _run([sys.executable, "-m", "mptraining", "run", str(job), "--run-folder", str(output)])
     lines = [line for file in (output / "events").iterdir() for line in file.read_text().splitlines()]
     events = [json.loads(line) for line in lines]
     started, first_step = (

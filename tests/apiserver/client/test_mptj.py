@@ -248,8 +248,10 @@ def test_suspend_resume_and_cancel(ns: Any, mptj: Mptj) -> None:
     assert len(pods_of(ns, "paused")) == 2
     assert mptj("cancel", "paused").stdout == "cancelled: paused\n"
     ns.wait(lambda: pods_of(ns, "paused"), lambda left: not left)
-    gone = mptj("status", "paused")
-    assert gone.returncode == 2
+    ns.create("after", lambda pod: Run())
+    # One name that is gone keeps no other job alive.
+    gone = mptj("cancel", "paused", "after")
+    assert (gone.returncode, gone.stdout) == (2, "cancelled: after\n")
     assert "paused: no job of this name" in gone.stderr
 
 
@@ -287,7 +289,7 @@ def test_jobs_are_compared_by_their_pods_logs(ns: Any, mptj: Mptj, pods_that_log
     assert table.returncode == 0, table.stderr
     assert [word for word in table.stdout.split() if word.isalpha()][:2] == ["one", "other"]
     assert "validation loss" in table.stdout
-    compared = json.loads(mptj("compare", "one", "other", "--json").stdout)["runs"]
+    compared = json.loads(mptj("compare", "one", "other", "-o", "json").stdout)["runs"]
     assert [each["val_loss"] for each in compared] == [0.1, 0.1]
     neither = mptj("compare", "nobody")
     assert (neither.returncode, "nobody: no job of this name" in neither.stderr) == (2, True)

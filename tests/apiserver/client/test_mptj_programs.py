@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import tarfile
 from collections.abc import Callable
@@ -52,5 +53,21 @@ def test_a_script_with_its_folder(typed: Typed, control_plane: ControlPlane, nam
 
 
 def test_a_dry_run_sends_nothing(typed: Typed, control_plane: ControlPlane, namespace: str) -> None:
-    assert typed("train.py", "--dry-run")["metadata"] == {"generateName": "train-"}
+    assert typed("ResNet50", "--data", "gs://b/train-*", "--dry-run")["metadata"] == {"name": "resnet50"}
     assert control_plane.rest.get(f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs")["items"] == []
+
+
+def test_a_dry_run_prints_what_kubectl_applies(
+    typed: Typed, mptj: Any, control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    del typed  # the folder with the script
+    printed = mptj("submit", "train.py", "--dry-run")
+    config_map, job = yaml.safe_load_all(printed.stdout)
+    assert (printed.stderr, config_map["metadata"]["name"]) == ("", f"{job['metadata']['name']}-source")
+    (tmp_path / "printed.yaml").write_text(printed.stdout)
+    control_plane.kubectl("apply", "--namespace", namespace, "--filename", str(tmp_path / "printed.yaml"))
+    path = f"/apis/mptraining.dev/v1alpha1/namespaces/{namespace}/mptrainingjobs/{job['metadata']['name']}"
+    source = control_plane.rest.get(path)["spec"]["source"]["configMap"]
+    stored = control_plane.rest.get(f"/api/v1/namespaces/{namespace}/configmaps/{source['name']}")
+    (archive,) = stored["binaryData"].values()
+    assert hashlib.sha256(base64.b64decode(archive)).hexdigest() == source["sha256"]

@@ -177,8 +177,8 @@ def test_no_cluster_is_named(refused: Refusal, monkeypatch: pytest.MonkeyPatch, 
     assert "no cluster named: no KUBECONFIG, no ~/.kube/config, not in a pod. Give a kubeconfig" in said
     (tmp_path / "broken").write_text("clusters: [")
     assert "broken: cannot be used: " in refused("list", kubeconfig=tmp_path / "broken")
-    assert "context: 'prod' is not in " in refused("list", "--context", "prod")
-    assert "gke: 'p/c'; expected PROJECT/LOCATION/CLUSTER" in refused("list", "--gke", "p/c")
+    assert "--context: 'prod' is not in " in refused("list", "--context", "prod")
+    assert "--gke PROJECT/LOCATION/CLUSTER: 'p/c'; expected" in refused("list", "--gke", "p/c")
     assert os.environ["HOME"] == str(tmp_path)
 
 

@@ -61,13 +61,13 @@ def test_a_sweep_from_its_file_to_the_job_of_its_best_trial(
     assert mptj("list").stdout.splitlines()[1].split()[:4] == ["flowers", "Pending", "0/20", "0"]
     assert mptj("list", "-o", "name").stdout == "mptrainingsweep.mptraining.dev/flowers\n"
     assert "no trial has ended yet" in mptj("sweep", "status", "flowers").stdout
-    assert mptj("sweep", "best", "flowers").stderr.startswith("mptj: flowers: no trial has ended yet")
+    assert mptj("sweep", "job", "flowers").stderr.startswith("mptj: flowers: no trial has ended yet")
 
     write_status(control_plane, namespace, ended=False)
     best = "best        val_accuracy 0.75 (trial 2: learning_rate 0.01, batchSize.global 32)"
     assert best in mptj("status", "flowers").stdout
-    assert json.loads(mptj("sweep", "best", "flowers", "--json").stdout)["number"] == 2
-    applied = mptj("sweep", "apply", "mpts/flowers", "--to", "best.yaml")
+    assert json.loads(mptj("sweep", "status", "flowers", "-o", "json").stdout)["best"]["number"] == 2
+    applied = mptj("sweep", "job", "mpts/flowers", "--to", "best.yaml")
     assert (applied.returncode, applied.stderr) == (0, "")
     assert "learning_rate: 0.01" in Path("best.yaml").read_text()
     assert mptj("check", "best.yaml").returncode == 0
@@ -93,6 +93,8 @@ def test_a_sweep_from_its_file_to_the_job_of_its_best_trial(
 def test_waiting_for_a_sweep_has_a_time_limit(mptj: Mptj, sweep_file: str) -> None:
     mptj("submit", sweep_file)
     late = mptj("wait", "mpts/flowers", "--timeout", "0.1")
+    refused = mptj("wait", "mpts/flowers", "--model", "m")
+    assert (refused.returncode, refused.stderr) == (2, "mptj: --model: has no meaning for a sweep. Leave it out.\n")
     assert (late.returncode, "still Pending after 0.1 s" in late.stderr) == (124, True)
     assert mptj("sweep", "status", "mpts/roses").stderr.startswith("mptj: roses: no sweep of this name in namespace")
 

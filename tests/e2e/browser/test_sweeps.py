@@ -71,4 +71,4 @@ def test_a_trial_that_ends_appears_without_a_reload(
 def test_a_board_without_sweeps_says_how_to_run_one(board: Callable[..., Opened]) -> None:
     opened = board()
     opened.go("#/sweeps")
-    expect(opened.page.locator("code", has_text="mptj sweep sweep.yaml")).to_be_visible()
+    expect(opened.page.locator("code", has_text="mptj run sweep.yaml")).to_be_visible()

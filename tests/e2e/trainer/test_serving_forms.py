@@ -76,7 +76,7 @@ def test_another_runtime_computes_what_the_trained_model_does(tmp_path: Path, fo
         return done.stdout
 
     run("-m", "mptraining", "records", "convert", "data.npz", "records")
-    run("-m", "mptraining", "run", "job.yaml", "--local")
+    run("-m", "mptraining", "run", "job.yaml")
     folder = tmp_path / "runs" / form / "model"
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     assert (file in about["formats"], about["main"], about["leftOut"]) == (True, "model.keras", {})

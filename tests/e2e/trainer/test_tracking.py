@@ -149,7 +149,7 @@ def train(
 
 
 def export(folder: Path, *arguments: str, **environment: str) -> str:
-    command = [str(PYTHON), "-m", "mptraining", "export", str(folder), *arguments]
+    command = [str(PYTHON), "-m", "mptraining", "track", str(folder), *arguments]
     ended = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": ""} | environment, capture_output=True, text=True, check=False
     )

@@ -18,7 +18,7 @@ def test_the_script_example_trains_on_this_machine(tmp_path: Path) -> None:
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("runs"))
     # From another folder: paths are relative to the job file's.
-    command = [sys.executable, "-m", "mptraining", "run", "examples/cpu-script.yaml", "--local"]
+    command = [sys.executable, "-m", "mptraining", "run", "examples/cpu-script.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "  run folder  examples/runs/digits-script\n" in done.stdout

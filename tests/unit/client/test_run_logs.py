@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining.cli.main import app
 from mptraining.run_logs import follow_lines, log_lines

@@ -4,6 +4,7 @@ conditions and fields.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import re
@@ -11,7 +12,6 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
-from typer.main import get_command
 
 from hack.helm_chart import ChartValues
 from mptraining.cli.main import app
@@ -77,7 +77,7 @@ def _look_at_helm(arguments: list[str]) -> None:
 @functools.cache
 def _mptj() -> Any:
     """Return the command line of mptj, whose commands do nothing."""
-    command = get_command(app)
+    command = copy.deepcopy(app)
     waiting: list[Any] = [command]
     while waiting:
         each = waiting.pop()
@@ -87,7 +87,7 @@ def _mptj() -> Any:
 
 
 def _parse(arguments: list[str]) -> None:
-    """Parse the command line without running it. Raises typer's error for an unknown argument."""
+    """Parse the command line without running it. Raises click's error for an unknown argument."""
     _mptj().main(arguments, prog_name="mptj", standalone_mode=False)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining_api.kubernetes_api import LEASES, SECRETS, Raw, Resource
 from mptraining_operator.__main__ import app

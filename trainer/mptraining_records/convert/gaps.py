@@ -74,7 +74,7 @@ class Gaps:
         left_out = self.count - len(self.complete)
         options = []
         if left_out < self.count:
-            options.append(f"--missing Drop leaves out {left_out:,} of {self.count:,} rows")
+            options.append(f"--missing drop leaves out {left_out:,} of {self.count:,} rows")
         full = [name for name in stored if name not in self.rows and name != self.label]
         if full and not self.rows.keys() & {self.label, *keys} and not any("," in name for name in full):
             options.append(f"{shlex.join(['--columns', ','.join(full)])} leaves out the columns with gaps")

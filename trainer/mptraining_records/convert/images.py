@@ -124,7 +124,7 @@ def load(uri: str, size: tuple[int, int] | None, *, is_label: bool = False) -> C
     try:
         return prepare(storage.read(uri), size, is_label=is_label)
     except OSError as error:
-        step = "Repair or remove it, then convert again; or skip such images with --bad-images Skip"
+        step = "Repair or remove it, then convert again; or skip such images with --bad-images skip"
         raise InvalidData(uri, str(error), next_step=step) from error
 
 

@@ -54,7 +54,7 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
         table.set_column(0, named_by, located),
         replace(request, label=label, columns=kept),
         files={images.IMAGE: FileColumn(named_by, partial(images.load, size=request.image_size))},
-        # A row without a name is one without an image, which --bad-images Skip leaves out too.
+        # A row without a name is one without an image, which --bad-images skip leaves out too.
         keys=() if request.bad_images == "Skip" else (named_by,),
         csv=path if path.suffix.lower() == ".csv" else None,
     )
@@ -63,7 +63,7 @@ def open_named_images(uri: str, path: Path, request: Request) -> Table:
     is_some = len(missing) < source.count
     if missing and not (is_some and request.bad_images == "Skip"):
         count = f"{len(missing):,} of {source.count:,} are missing"
-        step = f"{nearest(str(names[source.row_numbers[missing[0]]]), files)} --bad-images Skip leaves such rows out"
+        step = f"{nearest(str(names[source.row_numbers[missing[0]]]), files)} --bad-images skip leaves such rows out"
         step = step if is_some else "Name the folder that has them with --images"
         raise InvalidData(uri, f"column {named_by!r}, {absent[0]}; {count}", next_step=step)
     for text in absent:

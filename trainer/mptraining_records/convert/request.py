@@ -84,8 +84,8 @@ class Request:
             (named_by is not None and not is_table, "--path-column", f"{named_by!r} {of_source}", rows),
             (named_by is not None and images is None, "--path-column", repr(named_by), folder),
             (self.image_size and not has_images, "--image-size", "not possible for this source", "files of images"),
-            (self.label_as != "Auto" and not is_table, "--label-as", repr(self.label_as), table),
-            (self.missing != "Error" and not is_table, "--missing", repr(self.missing), table),
+            (self.label_as != "Auto" and not is_table, "--label-as", repr(self.label_as.lower()), table),
+            (self.missing != "Error" and not is_table, "--missing", repr(self.missing.lower()), table),
         ):
             if is_wrong:
                 raise InvalidData(option, found, expected=expected)

@@ -218,7 +218,7 @@ class Table:
         is_class, is_integer = is_text(label_type), pa.types.is_integer(label_type)
         has_labels = is_class or is_integer or pa.types.is_boolean(label_type)
         if self._request.label_as == "Classes" and self.label and not (is_class or is_integer):
-            found = f"--label-as Classes: {self.label!r} has the type {label_type}"
+            found = f"--label-as classes: {self.label!r} has the type {label_type}"
             raise InvalidData(self._uri, found, expected="integers or text")
         gaps: dict[str, list[Int64s]] = defaultdict(list)
         labels, groups = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -257,7 +257,7 @@ class Table:
         if self._request.missing == "Error" or not self.count:
             raise gaps.problem(self._uri, self._names, self._keys)
         left_out = gaps.count - self.count
-        self._request.notice(f"--missing Drop: {left_out:,} of {gaps.count:,} rows are left out: {gaps.describe()}")
+        self._request.notice(f"--missing drop: {left_out:,} of {gaps.count:,} rows are left out: {gaps.describe()}")
 
     def _number_classes(self, texts: Sequence[str] | None) -> None:
         """Number the labels in the order of their values; integers are classes only if the request or they say so.
@@ -276,7 +276,7 @@ class Table:
         else:
             self._request.notice(
                 f"{self.label}: the values {values[0]} to {values[-1]} are stored as classes 0 to {count - 1}; "
-                "--label-as Numbers stores the values"
+                "--label-as numbers stores the values"
             )
         self.classes = tuple(str(value) if texts is None else texts[value] for value in values)
         numbers = {value: number for number, value in enumerate(values)}

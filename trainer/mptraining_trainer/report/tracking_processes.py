@@ -1,4 +1,4 @@
-"""Processes that send the chief's Events to tracking servers: `mptj export` beside worker 0, one for each server.
+"""Processes that send the chief's Events to tracking servers: `mptj track` beside worker 0, one for each server.
 
 They read the run folder, so that a server or a library that hangs, fails or is killed never reaches the training.
 """
@@ -15,7 +15,7 @@ from mptraining_api.launch import TRACKING_PYTHON, WorkerIdentity
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_trainer.report.telemetry import Notify
 
-_VERB = ("-m", "mptraining", "export")
+_VERB = ("-m", "mptraining", "track")
 # They give way to the training.
 _NICENESS = 10
 # How long the end of the training waits for the last values.
@@ -38,7 +38,7 @@ class TrackingProcesses:
             if python is None and find_spec(server) is None:
                 self._warn(
                     f"{server} is not installed here, so nothing is sent while the job trains; add it to "
-                    f"source.requirements or to the image, or afterwards run: mptj export {folder} --to {server}"
+                    f"source.requirements or to the image, or afterwards run: mptj track {folder} --to {server}"
                 )
                 continue
             arguments = [
@@ -78,7 +78,7 @@ class TrackingProcesses:
 
 
 def _servers(job: ResolvedJob) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the libraries' names and the options of `mptj export`."""
+    """Yield the libraries' names and the options of `mptj track`."""
     if job.tracking is None:
         return
     if (mlflow := job.tracking.mlflow) is not None:

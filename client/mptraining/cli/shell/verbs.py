@@ -1,60 +1,43 @@
-"""Verbs of other tools at the command line: aliases of `mptj`'s commands, and a hint for every unknown one."""
+"""Hints for words that are no command, such as verbs of other tools; aliases are declared with the commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import click
+import cloup
 
 from mptraining_api.problems import InvalidSpec, nearest
 
-# What these do elsewhere is what the command here does. `stop` is the one that keeps the job.
-_ALIASES = {"ls": "list", "ps": "list", "describe": "status", "delete": "cancel", "rm": "cancel", "stop": "suspend"}
 _HINTS = {
-    "train": "Here: `mptj run FILE`. On a cluster: `mptj submit FILE`.",
-    "start": "Here: `mptj run FILE`. On a cluster: `mptj submit FILE`.",
-    "launch": "Here: `mptj run FILE`. On a cluster: `mptj submit FILE`.",
+    "train start launch": "Here: `mptj run FILE`. On a cluster: `mptj submit FILE`.",
+    "get": "`mptj list` lists jobs, `mptj status NAME` shows one.",
     "apply": "`mptj submit FILE` creates a job.",
     "create": "`mptj submit FILE` creates a job; `mptj init` writes a job file.",
     "new": "`mptj init` writes a job file.",
-    "kill": "`mptj cancel NAME` deletes a job, `mptj suspend NAME` keeps it.",
+    "kill stop": "`mptj cancel NAME` deletes a job, `mptj suspend NAME` keeps it.",
     "pause": "`mptj suspend NAME` stops a job at a checkpoint.",
-    "continue": "`mptj resume NAME` resumes a suspended job; here, `mptj run FILE` again resumes a run.",
-    "restart": "`mptj resume NAME` resumes a suspended job; here, `mptj run FILE` again resumes a run.",
-    "validate": "`mptj check FILE` does.",
-    "lint": "`mptj check FILE` does.",
+    "continue restart": "`mptj resume NAME` resumes a suspended job; here, `mptj run FILE` again resumes a run.",
+    "validate lint": "`mptj check FILE` does.",
     "explain": "`mptj check FILE` explains a job's defaults, `kubectl explain mptj.spec` the fields.",
-    "watch": "`mptj wait NAME` follows a job, `mptj logs -f NAME` its logs.",
-    "follow": "`mptj wait NAME` follows a job, `mptj logs -f NAME` its logs.",
-    "attach": "`mptj wait NAME` follows a job, `mptj logs -f NAME` its logs.",
+    "watch follow attach": "`mptj wait NAME` follows a job, `mptj logs -f NAME` its logs.",
+    "export": "`mptj track RUN --to mlflow|wandb|tensorboard` sends a run.",
     "convert": "`mptj records convert SOURCE DEST` does.",
     "edit": "A started job cannot be changed: `mptj cancel NAME`, then `mptj submit FILE`.",
-    "models": "The names of keras.applications, mlp and cnn: `mptj init --program NAME`.",
-    "applications": "The names of keras.applications, mlp and cnn: `mptj init --program NAME`.",
+    "models applications": "The names of keras.applications, mlp and cnn: `mptj init --program NAME`.",
+    "help": "`mptj COMMAND --help` describes a command.",
 }
-# `kubectl get mptj NAME` has the kind as a word of its own.
-_KINDS = frozenset({"job", "jobs", "mptj", "mptrainingjob", "mptrainingjobs"})
 
 
-def translate(arguments: Sequence[str], known: Iterable[str]) -> tuple[list[str], str | None]:
-    """Return the arguments with aliases replaced by `known` commands, and a note for the user, if one is needed.
+class Commands(cloup.Group):
+    """A group of commands that answers an unknown one with a hint."""
 
-    Raises InvalidSpec with a hint for an unknown command.
-    """
-    at = next((index for index, each in enumerate(arguments) if not each.startswith("-")), None)
-    commands = set(known)
-    if at is None or arguments[at] in commands:
-        return list(arguments), None
-    before, verb, rest = list(arguments[:at]), arguments[at], list(arguments[at + 1 :])
-    if verb == "help":
-        return [*before, *rest[:1], "--help"], None
-    command = _ALIASES.get(verb)
-    if command is None and verb != "get":
-        close = nearest(verb, [*commands, *_ALIASES, *_HINTS])
-        meant = verb if verb in _HINTS else close.removeprefix("Did you mean '").removesuffix("'?")
-        hint = _HINTS.get(meant) or close or "`mptj --help` lists the commands."
-        raise InvalidSpec("", f"there is no command {verb!r}", next_step=hint)
-    if rest and rest[0] in _KINDS:
-        rest = rest[1:]
-    if command is None:
-        command = "status" if rest and not rest[0].startswith("-") else "list"
-    note = f"{verb} is `mptj {command}`: it keeps the job; `mptj cancel` deletes it" if verb == "stop" else None
-    return [*before, command, *rest], note
+    def handle_bad_command_name(
+        self, bad_name: str, valid_names: list[str], error: click.UsageError
+    ) -> click.UsageError:
+        del error
+        hints = {verb: hint for verbs, hint in _HINTS.items() for verb in verbs.split()}
+        close = nearest(bad_name, [*valid_names, *hints])
+        hint = hints.get(bad_name) or hints.get(close.removeprefix("Did you mean '").removesuffix("'?"))
+        if bad_name.endswith((".yaml", ".yml")):
+            hint = f"`mptj run {bad_name}` runs it here, `mptj submit {bad_name}` on a cluster."
+        step = hint or close or "`mptj --help` lists the commands."
+        raise InvalidSpec("", f"there is no command {bad_name!r}", next_step=step)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining.cli import records
 from mptraining.cli.main import app
@@ -123,7 +123,7 @@ def test_index_of_a_bucket(tmp_path: Path, environment: Environment, bucket: str
     again = index("--allow-damage")
     assert again.returncode == 0
     assert "indexes: 2 there already" in again.stdout
-    assert "indexes: 2 written" in index("--force").stdout
+    assert "indexes: 2 written" in index("--overwrite").stdout
 
 
 def test_progress_of_a_long_command_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import signal
 import subprocess
 import sys
@@ -15,12 +14,11 @@ from typing import Any
 import pytest
 
 from mptraining.board import serve
-from mptraining.cli.board import board
-from mptraining.cli.tensorboard import command, running_over
-from mptraining.cluster.connection import Cluster
+from mptraining.cli.board import running_over, tensorboard_command
 from mptraining_api.problems import InvalidSpec
 from tests.testbed.mptj import signals_as_in_a_terminal
 
+MODULE = "mptraining.cli.board"
 RunIn = Callable[..., Path]
 Environment = Callable[..., dict[str, str]]
 
@@ -61,24 +59,16 @@ def test_it_prints_its_address_and_ends_at_once_with_control_c(run_in: RunIn, en
     assert warning.startswith("warning: 0.0.0.0 is reached from other machines")
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
-    """Let packages seem not to be installed."""
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in absent else real(name, *rest))
-
-
-def test_without_the_extra_it_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "starlette", "uvicorn")
-    options: dict[str, Any] = {
-        "jobs": False, "everywhere": False, "port": None, "host": "127.0.0.1", "open_browser": False,
-        "tensorboard": False,
-    }  # fmt: skip
-    for export in (None, "page.html"):
-        with pytest.raises(InvalidSpec) as error:
-            board([], **options, export=export, cluster=Cluster())
-        assert str(error.value) == (
-            "mptj board needs packages that are not installed: starlette, uvicorn. pip install 'mptraining[board]'"
-        )
+@pytest.mark.parametrize("page", [(), ("--to", "page.html")])
+def test_without_the_extra_it_names_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, mptj: Callable[..., Any], page: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(f"{MODULE}.find_spec", lambda name: None if name in ("starlette", "uvicorn") else object())
+    refused = mptj("board", *page)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "mptj: mptj board needs packages that are not installed: starlette, uvicorn. pip install 'mptraining[board]'\n",
+    )
 
 
 def test_a_port_in_use_is_named_and_the_default_takes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +84,9 @@ def test_a_port_in_use_is_named_and_the_default_takes_the_next(monkeypatch: pyte
 
 
 def test_tensorboard_reads_the_same_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command(["runs"])[1:5] == ["-m", "tensorboard.main", "--logdir", "runs"]
-    assert command(["runs", "gs://b/runs"])[3:5] == ["--logdir_spec", "runs,gs://b/runs"]
-    monkeypatch.setattr("mptraining.cli.tensorboard.find_spec", lambda name: None)
+    assert tensorboard_command(["runs"])[1:5] == ["-m", "tensorboard.main", "--logdir", "runs"]
+    assert tensorboard_command(["runs", "gs://b/runs"])[3:5] == ["--logdir_spec", "runs,gs://b/runs"]
+    monkeypatch.setattr(f"{MODULE}.find_spec", lambda name: None)
     with (
         pytest.raises(InvalidSpec, match=r"TensorBoard is not installed here. pip install"),
         running_over(["runs"], say=print),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
-from typer.testing import CliRunner
 
-from mptraining.cli.check import check, machine_rows, rows, show, summary
+from mptraining.cli.check import check_job, machine_rows, rows, show, summary
 from mptraining.cli.main import app
 from mptraining_api.problems import InvalidSpec
 from mptraining_records.convert.convert import convert
@@ -24,16 +24,16 @@ def test_summary_names_program_and_machines_and_a_job_that_can_never_work_is_a_p
     path = job_file(workers=2)
     text = path.read_text()
     path.write_text(text.replace("{type: cpu}", "{type: t4, countPerWorker: 4}"))
-    assert summary(check(str(path))).startswith(f"{path}: flowers trains mlp on 2 workers with 4 x ")
+    assert summary(check_job(str(path))).startswith(f"{path}: flowers trains mlp on 2 workers with 4 x ")
     path.write_text(text.replace("type: cpu", "type: t5"))
     with pytest.raises(InvalidSpec, match="t5"):
-        check(str(path))
+        check_job(str(path))
 
 
 def test_every_choice_has_its_reason(job_file: JobFile) -> None:
     path = job_file()
     path.write_text(path.read_text().replace("spec:\n", "spec:\n  scheduling: {topology: Pack}\n", 1))
-    report = check(str(path))
+    report = check_job(str(path))
     assert {field for field, _, _ in rows(report.job)} >= {"strategy", "precision.policy", "keras"}
     file = io.StringIO()
     show(report, Console(file=file, width=10_000, highlight=False))
@@ -47,10 +47,10 @@ def test_every_choice_has_its_reason(job_file: JobFile) -> None:
 
 def test_without_an_output_it_says_where_a_local_run_writes(job_file: JobFile) -> None:
     path = job_file()
-    told = {field: because for field, _, because in rows(check(str(path)).job)}
+    told = {field: because for field, _, because in rows(check_job(str(path)).job)}
     assert told["output.uri"].endswith("; `mptj run` writes runs/flowers instead")
     path.write_text(path.read_text() + "  output: {uri: gs://bucket/flowers}\n")
-    assert "mptj run" not in "".join(because for _, _, because in rows(check(str(path)).job))
+    assert "mptj run" not in "".join(because for _, _, because in rows(check_job(str(path)).job))
 
 
 def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile) -> None:
@@ -60,7 +60,7 @@ def test_every_machine_of_a_job_with_alternatives_has_its_plan(job_file: JobFile
         "alternatives: [{type: t4, countPerWorker: 4}, {type: cpu}]}"
     )
     path.write_text(path.read_text().replace("{type: cpu}", machines))
-    report = check(str(path))
+    report = check_job(str(path))
     assert machine_rows(report.job) == [
         ("8 x NVIDIA A100 40 GB", "Spot", "Mirrored", "mixed_float16", "1 x 8", "8"),
         ("4 x NVIDIA T4", "OnDemand", "Mirrored", "mixed_float16", "1 x 4", "16"),
@@ -76,10 +76,10 @@ def test_a_job_is_checked_for_the_platform_that_is_named(job_file: JobFile) -> N
     tpu = "{type: v5e, topology: 2x4}"
     path.write_text(path.read_text().replace("{type: cpu}", tpu))
     with pytest.raises(InvalidSpec, match=r"EKS know no v5e.*mptj check --node-labels"):
-        check(str(path), node_labels="EKS")
-    labels = check(str(path), node_labels="GKE").job.placement.node_selector or {}
+        check_job(str(path), node_labels="EKS")
+    labels = check_job(str(path), node_labels="GKE").job.placement.node_selector or {}
     assert labels["cloud.google.com/gke-tpu-topology"] == "2x4"
-    assert CliRunner().invoke(app, ["check", "--node-labels", "GKE", str(path)]).exit_code == 0
+    assert CliRunner().invoke(app, ["check", "--node-labels", "gke", str(path)]).exit_code == 0
     # The cluster decides for its own workers.
     assert CliRunner().invoke(app, ["submit", "--dry-run", str(path)]).exit_code == 0
 
@@ -88,13 +88,13 @@ def test_a_script_of_keras_2_gets_legacy_by_its_text(job_file: JobFile) -> None:
     path = job_file()
     before, _, _ = path.read_text().partition("  program:")
     path.write_text(before + "  program: {script: {path: old.py}}\n")
-    assert check(str(path)).job.keras == "Keras3", "a script that is not here is for the trainer to read"
+    assert check_job(str(path)).job.keras == "Keras3", "a script that is not here is for the trainer to read"
     path.with_name("old.py").write_text("import tensorflow as tf\nmodel.save('folder')\n")
-    report = check(str(path))
+    report = check_job(str(path))
     assert report.job.keras == "Legacy"
     assert report.advice[0].startswith("keras: Legacy (tf_keras) is chosen: the program is written for Keras 2: old.py")
     path.write_text(path.read_text() + "  keras: Keras3\n")
-    assert check(str(path)).job.keras == "Keras3"
+    assert check_job(str(path)).job.keras == "Keras3"
 
 
 def test_records_that_their_manifest_calls_sorted_are_in_the_advice(job_file: JobFile) -> None:
@@ -104,6 +104,6 @@ def test_records_that_their_manifest_calls_sorted_are_in_the_advice(job_file: Jo
     path.write_text(text)
     np.savez(path.parent / "rows.npz", x=np.arange(200), label=np.arange(200) // 50)
     convert(str(path.parent / "rows.npz"), str(path.parent / "records"), keep_order=True, overwrite=True)
-    assert any("data.train: the records are sorted by 'label'; data" in each for each in check(str(path)).advice)
+    assert any("data.train: the records are sorted by 'label'; data" in each for each in check_job(str(path)).advice)
     convert(str(path.parent / "rows.npz"), str(path.parent / "records"), overwrite=True)
-    assert not any("sorted" in each for each in check(str(path)).advice)
+    assert not any("sorted" in each for each in check_job(str(path)).advice)

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining.cli import accelerators
 from mptraining.cli.main import app
-from mptraining.cli.shell import completion
+from mptraining.cli.shell.kubectl_completion import FILES, NO_FILES, candidates
 from mptraining.job_file.check import check_job_file
 from mptraining_api.accelerators import catalogue
 from mptraining_api.problems import InvalidSpec
@@ -64,7 +64,7 @@ def test_init_without_a_terminal_names_what_it_assumed(here: Path) -> None:
     done = RUNNER.invoke(app, ["init", "one.yaml", "--accelerator", "t4"])
     assert done.stderr == (
         "note: no terminal to ask at; assumed: --program mlp --data 'records/train-*.tfrecord' "
-        "--classes 10. Edit one.yaml, or give other values with these options and --force\n"
+        "--classes 10. Edit one.yaml, or give other values with these options and --overwrite\n"
     )
     given = ["--program", "mlp", "--accelerator", "cpu", "--data", "records/train-*", "--classes", "3"]
     assert RUNNER.invoke(app, ["init", "two.yaml", *given]).stderr == ""
@@ -75,7 +75,7 @@ def test_init_replaces_nothing_by_itself(here: Path) -> None:
     done = RUNNER.invoke(app, ["init"])
     assert isinstance(done.exception, InvalidSpec)
     assert (here / "job.yaml").read_text() == "mine"
-    assert RUNNER.invoke(app, ["init", "--force"]).exit_code == 0
+    assert RUNNER.invoke(app, ["init", "--overwrite"]).exit_code == 0
 
 
 def test_accelerators_lists_the_whole_catalogue() -> None:
@@ -89,21 +89,21 @@ def test_accelerators_lists_the_whole_catalogue() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["run", "check", "submit", "compare", "init", "logs"])
-def test_help_has_a_short_flag_and_no_names_of_types(command: str) -> None:
-    short, long = RUNNER.invoke(app, [command, "-h"]), RUNNER.invoke(app, [command, "--help"])
-    assert (short.exit_code, short.output) == (0, long.output)
-    assert "<str>" not in short.output
-    assert "list[" not in short.output
-    assert "{" not in short.output.partition("Options:")[0]
-
-
-def test_values_are_completed(here: Path) -> None:
-    assert {"t4", "trillium"} <= set(completion.accelerators("t"))
-    assert completion.policies("mixed_b") == ["mixed_bfloat16"]
-    assert completion.applications("resnet50") == ["ResNet50", "ResNet50V2"]
+def test_values_are_completed_with_blanks_intact(here: Path) -> None:
     (here / "runs" / "one").mkdir(parents=True)
-    (here / "runs" / "one" / "job.json").touch()
-    assert completion.run_folders("") == ["runs/one"]
-    (here / "job.yaml").touch()
-    assert completion.job_files("j") == ["job.yaml"]
+    for place in (here / "runs" / "one", here / "flowers"):
+        (place / "job.json").touch()
+    (here / "a job.yaml").touch()
+    words = {
+        ("submit", "--accelerator", "tril"): ["trillium"],
+        ("run", "--precision", "mixed_b"): ["mixed_bfloat16"],
+        ("submit", "resnet50"): ["ResNet50", "ResNet50V2"],
+        ("compare", ""): ["./flowers", "runs/one"],
+        ("compare", "flo"): ["./flowers"],
+        ("compare", "./fl"): ["./flowers"],
+        ("check", "a"): ["a job.yaml"],
+        ("track", "x", "--to", "m"): ["mlflow"],
+        ("sweep", "st"): ["status"],
+    }
+    assert {typed: candidates(typed) for typed in words} == {typed: (names, NO_FILES) for typed, names in words.items()}
+    assert candidates(["fetch", "x", "--to", ""]) == ([], FILES)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
-from mptraining.cli.main import _commands, main
-from mptraining.cli.shell.command_groups import GROUPS
-from mptraining.cli.shell.verbs import translate
+from mptraining.cli.main import app, main
 from mptraining.cluster.connection import Cluster, connect
-from mptraining.cluster.errors import NoCluster
-from mptraining_api.problems import InvalidData, InvalidSpec
+from mptraining.cluster.errors import NoCluster, Unreachable
+from mptraining.local.run import LocalRunner
+from mptraining_api import launch
+from mptraining_api.problems import FieldPlace, InvalidData, InvalidSpec
 
 JobFile = Callable[..., Path]
 
@@ -30,6 +33,15 @@ NOTEBOOK = """\
 import mptraining.colab, tensorflow_cloud as tfc
 assert (tfc.__name__, tfc.COMMON_MACHINE_CONFIGS["T4_1X"].cpu_cores) == ("mptraining.tensorflow_cloud", 8)
 """
+
+NOTEBOOK_FILE = json.dumps(
+    {
+        "cells": [{"cell_type": "code", "source": "print(1)", "metadata": {}, "outputs": [], "execution_count": None}],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +84,12 @@ def test_help_version_and_a_word_it_does_not_know(mptj: Mptj) -> None:
     ("arguments", "line"),
     [
         (
-            ("run", "none.yaml", "--local"),
-            "mptj: none.yaml: No such file or directory; expected an MPTrainingJob in YAML",
-        ),
-        (
             ("run", "none.yaml"),
             "mptj: none.yaml: No such file or directory; expected an MPTrainingJob in YAML",
         ),
         (
-            ("compare", "nowhere"),
-            "mptj: nowhere: holds no run: there is no job.json in it; expected the run folder of a job",
+            ("compare", "./nowhere"),
+            "mptj: ./nowhere: holds no run: there is no job.json in it; expected the run folder of a job",
         ),
         (
             ("records", "convert", "a", "b", "--image-size", "2"),
@@ -97,10 +105,13 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
 
 
-@pytest.mark.parametrize("arguments", [("--debug", "compare", "nowhere"), ("compare", "nowhere", "--debug")])
-def test_with_debug_at_any_position_main_raises_the_error(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("--debug", "compare", "./nowhere"), ("compare", "./nowhere", "--debug")])
+def test_with_debug_at_any_position_main_raises_the_error(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(launch.DEBUG, "")
     # Python then prints its traceback.
-    with pytest.raises(InvalidData, match="nowhere: holds no run"):
+    with pytest.raises(InvalidData, match=r"\./nowhere: holds no run"):
         main(arguments)
 
 
@@ -115,7 +126,7 @@ def test_check_reports_every_file(job_file: JobFile, mptj: Mptj) -> None:
     assert "precision.policy" in done.stdout
     assert mptj("check", str(good)).returncode == 0
     bad.write_text(good.read_text().replace("epochs: 5", "epochs: five"))
-    done = mptj("check", str(bad), "--json")
+    done = mptj("check", str(bad), "-o", "JSON")
     assert done.returncode == 2
     (mistake,) = json.loads(done.stdout)["mistakes"]
     assert (mistake["line"], mistake["field"], mistake["expected"]) == (9, "spec.training.epochs", "a whole number")
@@ -124,12 +135,12 @@ def test_check_reports_every_file(job_file: JobFile, mptj: Mptj) -> None:
 def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, mptj: Mptj, tmp_path: Path, monkeypatch: Any) -> None:
     folders = [str(run_in(f"run-{at}", training={"seed": at}, result={"seconds": 10.0 + at})) for at in range(6)]
     page = tmp_path / "page.html"
-    shown = mptj("compare", *folders, "--html", str(page))
+    shown = mptj("compare", *folders, "--to", str(page))
     assert shown.returncode == 0, shown.stderr
     assert "validation accuracy" in shown.stdout
     assert 60 < max(map(len, shown.stdout.splitlines())) <= 120
     assert page.read_text().startswith("<!doctype html>")
-    document = json.loads(mptj("compare", *folders, "--json").stdout)
+    document = json.loads(mptj("compare", *folders, "-o", "json").stdout)
     assert [run["label"] for run in document["runs"]] == [f"run-{at}" for at in range(6)]
     monkeypatch.setenv("COLUMNS", "60")
     narrow = mptj("compare", *folders, "--sort", "seed", "--metric", "loss")
@@ -158,6 +169,44 @@ def test_a_run_is_on_this_machine_and_says_how_to_reach_a_cluster(
     assert "\nstarting TensorFlow…\n" in without
 
 
+@pytest.mark.parametrize(
+    ("typed", "program", "root"),
+    [
+        ("code/train.py -- --lr=0.1", {"script": {"path": "train.py", "arguments": ["--lr=0.1"]}}, "code"),
+        ("code/train.ipynb", {"script": {"path": "train_notebook.py"}}, None),
+        ("-f code/train.py --source .", {"script": {"path": "code/train.py"}}, "."),
+        ("models:build --data x-*", {"function": {"entryPoint": "models:build"}}, "."),
+        ("mlp --classes 3 --data x-*", {"application": {"name": "mlp", "classes": 3}}, "."),
+    ],
+)
+def test_a_program_runs_here_as_it_is_submitted(
+    typed: str, program: Any, root: str | None, mptj: Mptj, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[Any] = []
+
+    def run(self: LocalRunner, job: Any, display: object, *, package: Any = None) -> Any:
+        del display
+        ran[:] = [self.folder, job, package]
+        assert (self.output, self.named(FieldPlace("spec.program.script.path"))) == ("runs/x", "TARGET")
+        return SimpleNamespace(exit_code=3)
+
+    monkeypatch.setattr(LocalRunner, "run", run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "code" / "train.ipynb").write_text(NOTEBOOK_FILE)
+    assert mptj("run", "--run-folder", "runs/x", *typed.split()).returncode == 3
+    folder, document, package = ran
+    spec = document["spec"]
+    assert (spec["program"], spec["output"]) == (program, {"uri": "runs/x"})
+    if root is None:
+        assert any(b"print(1)" in file.content for file in package.files), "the notebook as a script"
+    else:
+        assert (folder.resolve(), package) == ((tmp_path / root).resolve(), None)
+    if "data" in spec:
+        assert spec["data"]["train"] == [str(tmp_path / "x-*")], "a path of the command line"
+
+
 def test_next_steps_are_flags_here_and_arguments_in_python(
     mptj: Mptj, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,66 +215,125 @@ def test_next_steps_are_flags_here_and_arguments_in_python(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     done = mptj("list")
     assert "Give a kubeconfig (KUBECONFIG, --context), or the name of a cluster on GKE: --gke" in done.stderr
-    assert "Cluster(" not in done.stderr
+    assert "Cluster" not in done.stderr
     with pytest.raises(NoCluster, match=r"cluster=mptraining\.Cluster\(context=…\)\), or the name"):
         connect(Cluster())
 
 
-KNOWN = ("run", "submit", "list", "status", "logs", "wait", "cancel", "suspend", "resume", "check", "records", "init")
+def test_verbs_of_other_tools_are_aliases_or_get_a_hint(mptj: Mptj) -> None:
+    aliases = {"ls": "list", "ps": "list", "describe": "status", "delete": "cancel", "rm": "cancel"}
+    assert app.alias2name == aliases
+    assert mptj("ls", "-h").stdout == mptj("list", "-h").stdout
+    hints = {
+        "trian": "Here: `mptj run FILE`.", "train": "Here: `mptj run FILE`.", "apply": "`mptj submit FILE`",
+        "validate": "`mptj check FILE`", "stop": "`mptj suspend NAME` keeps it", "chek": "Did you mean 'check'?",
+        "get": "`mptj status NAME`", "xyzzy": "`mptj --help` lists the commands.", "sweep x.yaml": "`mptj run x.yaml`",
+    }  # fmt: skip
+    for typed, hint in hints.items():
+        refused = mptj(*typed.split())
+        said = f"mptj: there is no command {typed.split()[-1]!r}. "
+        assert (refused.returncode, refused.stderr.startswith(said), hint in refused.stderr) == (2, True, True)
+
+
+def below(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    for word, command in group.commands.items():
+        yield f"{name} {word}", command
+        if isinstance(command, click.Group):
+            yield from below(command, f"{name} {word}")
+
+
+COMMANDS = {"mptj": app, **dict(below(app, "mptj"))}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_a_screen_and_names_every_value(
+    name: str, mptj: Mptj, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    command = COMMANDS[name]
+    shown = mptj(*name.split()[1:], "-h").stdout
+    lines = shown.splitlines()
+    assert len(lines) <= 45, len(lines)
+    assert all(len(line) <= 100 and not line.endswith("...") for line in lines[1:]), shown
+    assert not re.search(r"\b(TEXT|INTEGER|FLOAT|PATH)\b", shown), "a value without a name"
+    described = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    assert all(param.help for param in described)
+    if "--gke" in shown:
+        assert lines.index("Cluster:") > lines.index("Options:")
+        assert lines[-1].lstrip().startswith("--gke PROJECT/LOCATION/CLUSTER")
+
+
+def test_an_option_has_one_kind_of_value_in_all_commands() -> None:
+    values: dict[str, set[str | None]] = {}
+    for command in COMMANDS.values():
+        for param in command.params:
+            for option in param.opts if isinstance(param, click.Option) and not param.hidden else ():
+                values.setdefault(option, set()).add(param.metavar)
+    several = {option: names for option, names in values.items() if len(names) > 1}
+    # What is fetched is a folder, a tracker is one of three, and `logs -f` follows as kubectl's does. A label is a
+    # column of a table, or a feature of records.
+    assert several == {"--to": {"FILE", "FOLDER", None}, "-f": {"FILE", None}, "--label": {"COLUMN", "NAME"}}
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "said"),
     [
-        ("ls", "list"), ("ps -A", "list -A"), ("get", "list"), ("get jobs", "list"),
-        ("get mptj flowers", "status flowers"),
-        ("get flowers -o json", "status flowers -o json"), ("get -o json", "list -o json"),
-        ("describe flowers", "status flowers"), ("describe job flowers", "status flowers"),
-        ("delete flowers roses", "cancel flowers roses"), ("rm flowers", "cancel flowers"),
-        ("help", "--help"), ("help run", "run --help"), ("--version", "--version"), ("run ls", "run ls"),
+        ("run job.yaml --parallel 2", "--parallel: has no meaning for a single job"),
+        ("submit job.yaml --plain", "--plain: has no meaning for a job without --follow"),
+        ("submit job.yaml --follow -o json", "--output: given together with --follow"),
+        ("submit mlp --source .", "--source: has no meaning for an application"),
+        ("submit train.py --classes 3", "--classes: has no meaning for a script"),
+        ("list -A -n team", "--namespace: given together with --all-namespaces"),
+        ("list --gke p/c", "--gke PROJECT/LOCATION/CLUSTER: 'p/c'; expected"),
+        ("logs ./runs --raw", "--raw: has no meaning for a run folder"),
+        ("board --to p.html --port 80", "--port: has no meaning for --to"),
+        ("track runs/x --to wandb --uri u", "--uri: has no meaning for --to wandb"),
+        ("track runs/x --to tensorboard", "--folder: not given; expected a folder"),
+        ("predict m r --to p --dry-run --plain", "--plain: has no meaning for --dry-run"),
+        ("submit", "Missing TARGET"),
+        ("run -f job.yaml more", "job.yaml: is a complete file; it cannot be combined with ARGUMENTS"),
+        ("sweep sweep.yaml", "`mptj run sweep.yaml` runs it here"),
+        ("check --runtimes r.yaml sweep.yaml", "--runtimes: has no meaning for a sweep"),
+        ("init --batch-size 0", "Invalid value for '--batch-size'"),
     ],
-)  # fmt: skip
-def test_an_alias_is_the_command_that_does_the_same(typed: str, meant: str) -> None:
-    assert translate(typed.split(), KNOWN) == (meant.split(), None)
+)
+def test_what_would_be_ignored_is_refused(
+    typed: str, said: str, mptj: Mptj, job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_file()
+    monkeypatch.chdir(job.parent)
+    job.rename("job.yaml")
+    Path("sweep.yaml").write_text("kind: MPTrainingSweep\n")
+    done = mptj(*typed.split())
+    assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
 
 
-def test_stop_keeps_the_job_and_says_so() -> None:
-    arguments, note = translate(["stop", "flowers"], KNOWN)
-    assert arguments == ["suspend", "flowers"]
-    assert note == "stop is `mptj suspend`: it keeps the job; `mptj cancel` deletes it"
+def test_a_word_without_a_slash_is_a_job_and_the_folder_is_suggested(
+    mptj: Mptj, run_in: RunIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(run_in("digits").parent)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in ("compare", "logs", "fetch", "status"):
+        refused = mptj(command, "digits")
+        assert (refused.returncode, "did you mean ./digits?" in refused.stderr) == (2, True), refused
+    assert mptj("compare", "./digits").returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("verb", "hint"),
-    [
-        ("trian", "Here: `mptj run FILE`."), ("train", "Here: `mptj run FILE`."), ("apply", "`mptj submit FILE`"),
-        ("validate", "`mptj check FILE`"), ("kill", "`mptj suspend NAME` keeps it"), ("chek", "Did you mean 'check'?"),
-        ("xyzzy", "`mptj --help` lists the commands."),
-    ],
-)  # fmt: skip
-def test_a_wrong_verb_gets_a_hint(verb: str, hint: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"there is no command '{verb}'") as caught:
-        translate([verb, "x"], KNOWN)
-    assert hint in str(caught.value)
+def test_every_name_is_acted_upon_and_the_highest_code_is_the_commands(
+    mptj: Mptj, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed: list[str] = []
+    problems = {"b": Unreachable("cluster", "does not answer"), "c": InvalidSpec("c", "no job")}
 
+    def job_or_sweep(name: str, _: object) -> Any:
+        if name in problems:
+            raise problems[name]
+        seen = SimpleNamespace(finished=None, phase="Suspended")
+        return SimpleNamespace(name=name, view=lambda: seen, resume=lambda: resumed.append(name))
 
-def test_help_has_every_command_in_one_group_and_uncut_lines_of_80_columns(mptj: Any) -> None:
-    grouped = [name for group in GROUPS.values() for name in group]
-    assert sorted(grouped) == sorted(_commands())
-    for command in ((), ("sweep",), ("records",)):
-        shown = mptj(*command, "--help").stdout
-        described = shown[shown.index("-h, --help") :].splitlines()
-        assert all(len(line) <= 80 and not line.endswith("...") for line in described), shown
-        assert all(line.startswith("  ") and line[2] != " " for line in described[2:] if line and line[-1] != ":"), (
-            shown
-        )
-    assert next(iter(GROUPS.values())).keys() >= {"init", "check", "run"}
-
-
-def test_usage_names_files_and_the_values_of_options(mptj: Any) -> None:
-    for command, said in (
-        (["sweep"], ["Usage: mptj sweep [OPTIONS] FILE | COMMAND [ARGS]..."]),
-        (["records", "convert"], ["--label COLUMN", "--image-size HEIGHTxWIDTH"]),
-    ):
-        shown = mptj(*command, "--help").stdout
-        assert all(text in shown for text in said)
+    monkeypatch.setattr("mptraining.cli.jobs.job_or_sweep", job_or_sweep)
+    done = mptj("resume", "a", "b", "c", "d")
+    assert (done.returncode, resumed) == (75, ["a", "d"])
+    assert done.stdout == "resumed: a\nresumed: d\n"
+    assert done.stderr == "mptj: cluster: does not answer\nmptj: c: no job\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining.cli import runtimes as command
 from mptraining.cli.main import app
@@ -52,7 +52,7 @@ def write(folder: Path, document: object) -> str:
 def test_the_list_says_what_each_adds(tmp_path: Path) -> None:
     # The settings themselves, and the chart's values with them in a section.
     for document in ({**SETTINGS, "cpuFallback": True}, {"settings": SETTINGS, "replicas": 2}):
-        lines = CliRunner().invoke(app, ["runtimes", "--file", write(tmp_path, document)]).stdout.splitlines()
+        lines = CliRunner().invoke(app, ["runtimes", "--filename", write(tmp_path, document)]).stdout.splitlines()
         assert lines[0].split() == ["NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT"]
         assert lines[1].split() == ["plain", "-", "-", "-", "-"]
         for text in ("vision", "Spot, image for gpu, nodeSelector", "workersPerJob 4", "T4 on Spot"):
@@ -60,7 +60,7 @@ def test_the_list_says_what_each_adds(tmp_path: Path) -> None:
 
 
 def test_what_it_prints_is_what_check_takes(tmp_path: Path) -> None:
-    printed = CliRunner().invoke(app, ["runtimes", "--yaml", "--file", write(tmp_path, SETTINGS)]).stdout
+    printed = CliRunner().invoke(app, ["runtimes", "-o", "yaml", "-f", write(tmp_path, SETTINGS)]).stdout
     (tmp_path / "known.yaml").write_text(printed, encoding="utf-8")
     known = str(tmp_path / "known.yaml")
     job = tmp_path / "job.yaml"
@@ -106,7 +106,9 @@ def test_a_file_without_runtimes_is_refused_with_the_accepted_forms(
     assert words in str(caught.value)
     # The code with which the command ends.
     assert outcomes.by_reason(caught.value.reason).exit_code == 2
-    assert isinstance(CliRunner().invoke(app, ["runtimes", "--file", file]).exception, InvalidSpec)
+    assert isinstance(CliRunner().invoke(app, ["runtimes", "-f", file]).exception, InvalidSpec)
+    both = CliRunner().invoke(app, ["runtimes", "-f", file, "-n", "team"]).exception
+    assert str(both) == "--filename: given together with --namespace; expected one of them"
 
 
 WRONG = {"runtimes": {"vision": {"images": {"gpu": "BAD IMAGE"}}}}

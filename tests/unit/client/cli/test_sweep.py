@@ -47,11 +47,11 @@ def folder(sweep_file: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("named", ["runs/flowers", "flowers", "sweep.yaml", "runs/flowers/sweep.json"])
-def test_a_sweep_is_found_by_its_folder_its_name_and_its_file(named: str, folder: Path, mptj: Mptj) -> None:
+@pytest.mark.parametrize("named", ["runs/flowers", "sweep.yaml", "runs/flowers/sweep.json"])
+def test_a_sweep_is_found_by_its_folder_and_its_file(named: str, folder: Path, mptj: Mptj) -> None:
     out = mptj("sweep", "status", named).stdout
     assert "10 of 20 trials" in out
-    assert "to continue it: mptj sweep sweep.yaml\n" in out
+    assert "to continue it: mptj run sweep.yaml\n" in out
 
 
 def test_a_sweep_that_ran_with_parallel_trials_has_ended_by_its_file_too(sweep_file: Path, mptj: Mptj) -> None:
@@ -65,17 +65,6 @@ def test_a_sweep_that_ran_with_parallel_trials_has_ended_by_its_file_too(sweep_f
     assert open_sweep(sweep_file).status == ended, "another --parallel allows no more trials"
 
 
-def test_the_best_trial(folder: Path, mptj: Mptj) -> None:
-    assert mptj("sweep", "best", str(folder)).stdout.splitlines() == [
-        "trial 4: val_accuracy 1",
-        "  training.optimizer.config.learning_rate   0.004",
-        "  training.batchSize.global                 32",
-        f"  run folder                                {folder}/trials/4",
-    ]
-    best = json.loads(mptj("sweep", "best", "--json", str(folder)).stdout)
-    assert best["parameters"]["training.optimizer.config.learning_rate"] == 0.004
-
-
 def test_the_comparison_has_the_best_trials_first_and_the_importance(folder: Path, mptj: Mptj) -> None:
     out = mptj("sweep", "compare", str(folder), "--most", "2").stdout.splitlines()
     assert out[1].split() == ["trial", "state", "val_accuracy", "learning_rate", "batchSize.global", "time"]
@@ -87,35 +76,36 @@ def test_the_comparison_has_the_best_trials_first_and_the_importance(folder: Pat
     assert int(shares[0][1].rstrip("%")) > 90
 
 
-def test_apply_writes_a_job_that_check_accepts(folder: Path, mptj: Mptj) -> None:
-    written = mptj("sweep", "apply", str(folder))
+def test_the_job_of_a_trial_is_one_that_check_accepts(folder: Path, mptj: Mptj) -> None:
+    written = mptj("sweep", "job", str(folder))
     assert (written.stdout.splitlines()[0], written.stderr) == ("wrote flowers-best.yaml", "")
     assert Path("flowers-best.yaml").read_text().startswith("# Trial 4 of the sweep flowers: val_accuracy 1.\n")
     job = check_job_file(Path("flowers-best.yaml")).written.to_document()
     assert (job["metadata"]["name"], job["spec"]["output"]["uri"]) == ("flowers-best", "runs/flowers/best")
     assert job["spec"]["training"]["optimizer"]["config"]["learning_rate"] == 0.004
     assert job["spec"]["training"]["epochs"] == 4
-    refused = mptj("sweep", "apply", str(folder))
+    refused = mptj("sweep", "job", str(folder))
     assert (refused.returncode, "exists" in refused.stderr) == (2, True)
-    assert mptj("sweep", "apply", str(folder), "--trial", "9", "--to", "ninth.yaml").returncode == 0
+    assert mptj("sweep", "job", str(folder), "--trial", "9", "--to", "ninth.yaml").returncode == 0
     ninth = check_job_file(Path("ninth.yaml")).written.to_document()
     assert (ninth["metadata"]["name"], ninth["spec"]["output"]["uri"]) == ("flowers-trial-9", "runs/flowers/trial-9")
 
 
-def test_explain_runs_nothing(sweep_file: Path, mptj: Mptj) -> None:
-    out = mptj("sweep", "--explain", "--parallel", "2", "sweep.yaml").stdout
-    assert "at most 20, 2 at a time" in out
-    assert "about 80 over all trials" in out
-    assert not Path("runs").exists()
+@pytest.mark.parametrize("form", [(), ("-o", "json"), ("-o", "yaml")])
+def test_check_shows_the_search_whatever_is_in_the_run_folder(
+    folder: Path, sweep_file: Path, mptj: Mptj, form: tuple[str, ...]
+) -> None:
+    # Another search, whose folder `mptj run` refuses.
+    stored = folder / "sweep.json"
+    stored.write_text(stored.read_text().replace('"val_accuracy"', '"val_loss"'))
+    checked = mptj("check", "sweep.yaml", *form)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert ("MPTrainingSweep" if form else "at most 20") in checked.stdout
     # A field that the job lacks is searched.
     text = sweep_file.read_text().replace("{application: {name: mlp, classes: 3}}", "{application: {classes: 3}}")
     more = "    - {path: program.application.name, values: [mlp]}\n  trials:"
     sweep_file.write_text(text.replace("  trials:", more))
-    assert "program.application.name" in mptj("sweep", "--explain", "sweep.yaml").stdout
-
-
-def test_check_takes_a_sweep(sweep_file: Path, mptj: Mptj) -> None:
-    assert mptj("check", "sweep.yaml").stdout.startswith("flowers: TPE over 2 parameters")
+    assert "program.application.name" in mptj("check", "sweep.yaml", *form).stdout
 
 
 def test_every_mistake_is_reported_with_its_line(sweep_file: Path, mptj: Mptj) -> None:
@@ -128,7 +118,7 @@ def test_every_mistake_is_reported_with_its_line(sweep_file: Path, mptj: Mptj) -
     ):
         text = text.replace(right, wrong)
     sweep_file.write_text(text)
-    *found, last = mptj("sweep", "sweep.yaml").stderr.splitlines()
+    *found, last = mptj("run", "sweep.yaml").stderr.splitlines()
     assert [each.split(": ")[:2] for each in found] == [
         ["sweep.yaml:5", "spec.objective.metric"],
         ["sweep.yaml:8", "spec.parameters[0].path"],
@@ -142,14 +132,12 @@ def test_every_mistake_is_reported_with_its_line(sweep_file: Path, mptj: Mptj) -
 def test_a_folder_that_is_no_sweep(folder: Path, mptj: Mptj) -> None:
     (folder / "sweep.json").write_text('{"kind": "MPTrainingSweep", "spec": 7}')
     for named, said in (
-        ("records", "records: holds no sweep.json"),
+        ("./records", "./records: holds no sweep.json"),
         ("runs/none", "runs/none: no such folder"),
         (str(folder), "sweep.json: is no sweep. Restore it"),
     ):
         refused = mptj("sweep", "status", named)
         assert (refused.returncode, said in refused.stderr) == (2, True)
-    refused = mptj("run", "sweep.yaml")
-    assert (refused.returncode, "A sweep runs here with `mptj sweep FILE`" in refused.stderr) == (2, True)
 
 
 def test_the_stored_sweep_is_that_of_a_cluster(folder: Path) -> None:

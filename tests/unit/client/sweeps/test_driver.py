@@ -34,7 +34,7 @@ def test_a_sweep_runs_its_trials_and_finds_the_best(
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "flowers: TPE, 5 trials at most, 1 at a time; folder runs/flowers"
     assert [line.split()[:3] for line in out[1:6]] == [["trial", str(number), "succeeded"] for number in range(1, 6)]
-    assert out[-1] == "  next    mptj sweep compare runs/flowers   mptj sweep apply runs/flowers"
+    assert out[-1] == "  next    mptj sweep compare runs/flowers   mptj sweep job runs/flowers"
     stored = SweepFolder(Path("runs/flowers")).read()
     assert stored is not None
     assert stored[1] == view.status
@@ -46,7 +46,7 @@ def test_a_second_driver_of_the_same_folder_is_refused(sweep_file: SweepFile, tr
     assert not folder.is_driven()
     with folder.lock():
         assert folder.is_driven()
-        with pytest.raises(InvalidSpec, match="another mptj sweep is at work here"):
+        with pytest.raises(InvalidSpec, match="another process runs the sweep here"):
             run(path, trainer)
     assert not folder.is_driven()
 

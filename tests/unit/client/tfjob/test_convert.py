@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining.cli.main import app
 from mptraining.tfjob import Choices, Conversion, convert_file
@@ -86,7 +86,7 @@ def test_the_command_writes_a_file_that_check_accepts(tmp_path: Path) -> None:
     (tmp_path / "tfjob.yaml").write_text(yaml.safe_dump(JOBS[0]["tfjob"]), encoding="utf-8")
     written = tmp_path / "job.yaml"
     runner = CliRunner()
-    done = runner.invoke(app, ["convert-tfjob", str(tmp_path / "tfjob.yaml"), "-o", str(written)])
+    done = runner.invoke(app, ["convert-tfjob", str(tmp_path / "tfjob.yaml"), "--to", str(written)])
     assert (done.exit_code, done.stdout) == (0, ""), done.output
     assert "left out" in done.stderr
     assert runner.invoke(app, ["check", str(written)]).exit_code == 0

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mptraining.cli.main import app
 from mptraining.tracking.export import Description, Export, State, States, Status, follow, parameters
@@ -202,13 +202,13 @@ def test_parameters_are_the_jobs_settings(run_in: RunIn) -> None:
     assert max(map(len, found.values())) <= 500
 
 
-def test_mptj_export_writes_tensorboards_files(run_in: RunIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mptj_track_writes_tensorboards_files(run_in: RunIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # TensorBoard reads without TensorFlow, whose import takes seconds, if this module exists.
     monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     to = tmp_path / "board"
-    shown = CliRunner().invoke(app, ["export", str(run_in()), "--to", "tensorboard", "--output", str(to)])
+    shown = CliRunner().invoke(app, ["track", str(run_in()), "--to", "tensorboard", "--folder", str(to)])
     assert shown.exit_code == 0, shown
     reader = EventAccumulator(str(to / "validation"))
     reader.Reload()
@@ -216,7 +216,7 @@ def test_mptj_export_writes_tensorboards_files(run_in: RunIn, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("server", ["mlflow", "wandb"])
-def test_a_library_that_is_not_installed_is_named(run_in: RunIn, server: str) -> None:
-    arguments = ["export", str(run_in()), "--to", server, "--uri", "http://127.0.0.1:1"]
-    refused = CliRunner().invoke(app, arguments)
+def test_a_library_that_is_not_installed_is_named(run_in: RunIn, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    refused = CliRunner().invoke(app, ["track", str(run_in()), "--to", server])
     assert f"pip install 'mptraining[{server}]'" in str(refused.exception)

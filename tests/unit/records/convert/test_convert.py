@@ -278,8 +278,8 @@ class Test_preview:
     [
         ({"images": "pictures"}, "--images: 'pictures' with the source .*rows.npz; expected a .csv or .parquet file"),
         ({"image_size": (2, 2)}, "--image-size: not possible for this source"),
-        ({"missing": "Drop"}, "--missing: 'Drop'; expected a"),
-        ({"label_as": "Classes"}, "--label-as: 'Classes'; expected a .csv or .parquet file"),
+        ({"missing": "Drop"}, "--missing: 'drop'; expected a"),
+        ({"label_as": "Classes"}, "--label-as: 'classes'; expected a .csv or .parquet file"),
         ({"group": "x"}, "--group: 'x'; expected --validation-fraction besides"),
         ({"group": "y", "validation_fraction": 0.5}, "no column 'y' for --group; expected one of 'x', 'label'"),
         ({"columns": ["y"]}, "no column 'y' for --columns"),

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from PIL import Image
-from typer.testing import CliRunner
 
 from mptraining.cli.main import app
 from mptraining_api.problems import InvalidData
@@ -272,7 +272,7 @@ def test_each_row_is_its_image_and_its_label(ships: Path, out: Path) -> None:
     assert converted.made.features == (images(16, 20, 3), Feature(name="category", dtype="int64"))
     assert (converted.made.label, converted.made.classes) == ("category", ("1", "2", "3", "4", "5"))
     assert converted.made.class_counts == (5, 5, 5, 5, 4)
-    message = "category: the values 1 to 5 are stored as classes 0 to 4; --label-as Numbers stores the values"
+    message = "category: the values 1 to 5 are stored as classes 0 to 4; --label-as numbers stores the values"
     assert converted.notices == [message]
     assert converted.rows == [
         {"image": [(ships / "images" / f"28{n:02}.jpg").read_bytes()], "category": [n % 5]} for n in range(24)
@@ -326,10 +326,10 @@ def test_other_columns_are_stored_on_request(ships: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("image,label\n2800.jpg,1\n28001.jpg,2\n", {}, "row 1: no image '28001.jpg' in .*; 1 of 2 are missing.* Skip"),
-        ("image,label\n2800.jpg,1\n,2\n", {}, "column 'image': 1 row has no value, the first in line 3; .* Drop leaves "
+        ("image,label\n2800.jpg,1\n28001.jpg,2\n", {}, "row 1: no image '28001.jpg' in .*; 1 of 2 are missing.* skip"),
+        ("image,label\n2800.jpg,1\n,2\n", {}, "column 'image': 1 row has no value, the first in line 3; .* drop leaves "
          "out 1 of 2 rows$"),
-        ("image,label\n2800.jpg,1\nzz.jpg,\n", {}, "column 'label': 1 row has no label, .* Drop leaves out 1 of 2"),
+        ("image,label\n2800.jpg,1\nzz.jpg,\n", {}, "column 'label': 1 row has no label, .* drop leaves out 1 of 2"),
         ("image,label\n2800.jpg,1\n2801.jpg,\n", {}, "column 'label': 1 row has no label, the first in line 3"),
         ("image,label\na.jpg,1\nb.jpg,2\n", {}, r"no columns hold names of images in .*images"),
         ("image,copy,label\n2800.jpg,2800.jpg,1\n", {}, "2 columns hold names of images"),
@@ -369,7 +369,7 @@ def test_rows_without_a_name_a_label_or_a_group_are_left_out_on_request(ships: P
         _convert(ships, out, **options)
     converted = _convert(ships, out, missing="Drop", **options)
     assert len(converted.rows) == 3
-    assert any(line.startswith("--missing Drop: 3 of 6 rows are left out: ") for line in converted.notices)
+    assert any(line.startswith("--missing drop: 3 of 6 rows are left out: ") for line in converted.notices)
 
 
 def test_names_alone_are_left_out_where_they_are_empty(ships: Path, out: Path) -> None:

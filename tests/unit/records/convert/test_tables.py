@@ -76,7 +76,7 @@ class Test_gaps:
             _csv(tmp_path, self.TEXT)
         assert str(caught.value).removeprefix(str(tmp_path)) == (
             "/rows.csv: column 'area': 3 rows have no value, the first in line 3; column 'price': 1 row has no value, "
-            "the first in line 6; expected a value in every row. Fill the gaps; or --missing Drop leaves out 4 of 5 "
+            "the first in line 6; expected a value in every row. Fill the gaps; or --missing drop leaves out 4 of 5 "
             "rows, --columns rooms leaves out the columns with gaps"
         )
 
@@ -84,7 +84,7 @@ class Test_gaps:
         ("text", "options", "message"),
         [
             # Columns are no way out for a label; without a row without gaps they are the only one.
-            (TEXT, {"label": "price"}, r"Fill the gaps; or --missing Drop leaves out 4 of 5 rows$"),
+            (TEXT, {"label": "price"}, r"Fill the gaps; or --missing drop leaves out 4 of 5 rows$"),
             ("x,z\n,1\n,2\n", {}, r"the gaps; or --columns z leaves out the columns with gaps$"),
             ("x,z\n,1\n,2\n", {"missing": "Drop"}, r"the gaps; or --columns z leaves out the columns with gaps$"),
             ('note,x\n"two\nlines",1\n"two\nlines",\n', {}, "the first in line 4; expected"),
@@ -98,7 +98,7 @@ class Test_gaps:
         converted = _csv(tmp_path, self.TEXT, missing="Drop")
         assert converted.rows == [{"area": [1.5], "rooms": [2], "price": [30]}]
         assert [notice for notice in converted.notices if "float64" not in notice] == [
-            "--missing Drop: 4 of 5 rows are left out: column 'area': 3 rows have no value, the first in line 3; "
+            "--missing drop: 4 of 5 rows are left out: column 'area': 3 rows have no value, the first in line 3; "
             "column 'price': 1 row has no value, the first in line 6"
         ]
 
@@ -113,7 +113,7 @@ class Test_gaps:
     def test_a_row_without_a_group_is_a_gap(self, tmp_path: Path, blank: str | None) -> None:
         columns = {"x": [1, 2, 3, 4, 5], "who": ["a", blank, "b", blank, "b"]}
         options: dict[str, Any] = {"group": "who", "validation_fraction": 0.4}
-        message = r"column 'who': 2 rows have no value, the first in row 1; .* --missing Drop leaves out 2 of 5 rows$"
+        message = r"column 'who': 2 rows have no value, the first in row 1; .* --missing drop leaves out 2 of 5 rows$"
         with pytest.raises(InvalidData, match=message):
             _parquet(tmp_path, columns, **options)
         assert len(_parquet(tmp_path, columns, missing="Drop", **options).rows) == 3

@@ -45,7 +45,7 @@ def start(said: list[str], environment: dict[str, str], **options: Any) -> Track
 def test_one_process_for_each_server(tmp_path: Path, said: list[str]) -> None:
     processes = start(said, python(tmp_path, f'echo "$@" >> {tmp_path}/calls'))
     processes.close(60, time.monotonic)
-    export = "-m mptraining export runs/numbers --to"
+    export = "-m mptraining track runs/numbers --to"
     assert sorted((tmp_path / "calls").read_text().splitlines()) == [
         f"{export} mlflow --uri https://mlflow.example --experiment numbers --follow a-b",
         f"{export} wandb --project flowers --follow a-b",
@@ -70,7 +70,7 @@ def test_what_cannot_be_started_is_a_notice(said: list[str]) -> None:
     start(said, dict(os.environ)).close(1, time.monotonic)
     assert len(said) == 2
     assert said[0].startswith("Warning NotTracked: mlflow is not installed here")
-    assert "mptj export runs/numbers --to mlflow" in said[0]
+    assert "mptj track runs/numbers --to mlflow" in said[0]
     said.clear()
     start(said, {**os.environ, TRACKING_PYTHON: "/nowhere/python"}).close(1, time.monotonic)
     assert said == [f"Warning NotTracked: {server}: No such file or directory" for server in ("mlflow", "wandb")]

@@ -23,7 +23,7 @@ export class SweepsView {
 
   async reload() {
     const { sweeps } = await load("/api/sweeps");
-    if (!sweeps.length) return this.root.replaceChildren(emptyState("No sweeps yet", "A sweep searches the hyperparameters of a job:", h("code", {}, "mptj sweep sweep.yaml")));
+    if (!sweeps.length) return this.root.replaceChildren(emptyState("No sweeps yet", "A sweep searches the hyperparameters of a job:", h("code", {}, "mptj run sweep.yaml")));
     const row = (each) =>
       h(
         "tr",

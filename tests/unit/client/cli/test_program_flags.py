@@ -1,14 +1,22 @@
-"""The flags of `mptj submit` as a job."""
+"""The options of `mptj run` and `mptj submit` as a job."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptraining.cli.submit_flags import Flags, application, document, name_prefix, refuse_flags_with_file, target_kind
+from mptraining.cli.program_flags import (
+    Flags,
+    application,
+    document,
+    name_prefix,
+    refuse_flags_of_program,
+    target_kind,
+)
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import JOB_NAME
 
@@ -30,9 +38,9 @@ def test_a_name_by_the_cluster_is_always_a_name(target: str) -> None:
     assert JOB_NAME.fullmatch(made), made
 
 
-def test_every_flag_is_a_field_of_the_job() -> None:
+def test_every_option_is_a_field_of_the_job() -> None:
     flags = Flags(
-        name="pictures", accelerator="v5e", topology="2x4", workers=1, spot=True, precision="mixed_bfloat16",
+        name="pictures", accelerator="v5e", topology="2x4", workers=1, spot=True, precision="auto",
         data=("gs://b/train-*",), validation=("gs://b/val-*",), label="species", classes=5, epochs=5, batch_size=32,
         run_folder="gs://b/run", image="registry/own:1",
     )  # fmt: skip
@@ -40,14 +48,18 @@ def test_every_flag_is_a_field_of_the_job() -> None:
     assert made["metadata"] == {"name": "pictures"}
     assert made["spec"] == {
         "accelerator": {"type": "v5e", "topology": "2x4", "provisioning": "Spot"}, "workers": 1,
-        "precision": {"policy": "mixed_bfloat16"}, "program": {"application": {"name": "ResNet50", "classes": 5}},
+        "precision": {"policy": "Auto"}, "program": {"application": {"name": "ResNet50", "classes": 5}},
         "data": {"train": ["gs://b/train-*"], "validation": ["gs://b/val-*"], "label": "species"},
-        "training": {"epochs": 5, "batchSize": {"perReplica": 32}}, "output": {"uri": "gs://b/run"},
+        "training": {"epochs": 5, "batchSize": {"global": 32}}, "output": {"uri": "gs://b/run"},
         "podTemplate": {"image": "registry/own:1"},
     }  # fmt: skip
+    each = document("ResNet50", replace(flags, batch_size=None, batch_size_per_replica=4), {})
+    assert each["spec"]["training"]["batchSize"] == {"perReplica": 4}
+    with pytest.raises(InvalidSpec, match="--batch-size-per-replica: given together with --batch-size; expected one"):
+        document("ResNet50", replace(flags, batch_size_per_replica=4), {})
 
 
-def test_only_given_flags_are_in_the_job() -> None:
+def test_only_given_options_are_in_the_job() -> None:
     made = document("train.py", Flags(), {"script": {"path": "train.py"}})
     assert made["metadata"] == {"generateName": "train-"}
     assert made["spec"] == {"accelerator": {"type": "cpu"}, "program": {"script": {"path": "train.py"}}}
@@ -55,7 +67,7 @@ def test_only_given_flags_are_in_the_job() -> None:
         document("train.py", Flags(accelerator="v10"), {})
 
 
-def test_flags_beside_a_file_are_refused() -> None:
-    refuse_flags_with_file("job.yaml", Flags())
+def test_options_of_a_program_are_refused_with_a_file() -> None:
+    refuse_flags_of_program("job.yaml", Flags(run_folder="runs/x"))
     with pytest.raises(InvalidSpec, match=re.escape("it cannot be combined with --count, --batch-size, ARGUMENTS")):
-        refuse_flags_with_file("job.yaml", Flags(count=2, batch_size=3, arguments=("x",)))
+        refuse_flags_of_program("job.yaml", Flags(count=2, batch_size=3, run_folder="x", arguments=("x",)))
