@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -82,7 +83,7 @@ def board(
         click.echo(f"board: {url}")
         click.echo("Ctrl-C ends it.")
         if open_browser:
-            click.launch(once)
+            webbrowser.open(once)
 
     with ExitStack() as stack:
         if tensorboard:
