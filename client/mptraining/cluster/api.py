@@ -84,6 +84,16 @@ class ApiServer:
 
         return [item for page in kubernetes_api.pages(get, query) for item in page.get("items") or []]
 
+    def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
+        """List all objects of the namespace, or of all, with the resourceVersion from which `follow` continues."""
+
+        def get(query: Mapping[str, str]) -> Raw:
+            return self._parsed("GET", "list", resource, query=query, everywhere=everywhere)
+
+        pages = list(kubernetes_api.pages(get, {}))
+        items = [item for page in pages for item in page.get("items") or []]
+        return items, str(pages[-1]["metadata"]["resourceVersion"])
+
     def create(self, resource: Resource, body: Mapping[str, Any], **query: str) -> Raw:
         name = str(body.get("metadata", {}).get("name") or body.get("metadata", {}).get("generateName", ""))
         return self._parsed("POST", "create", resource, body=body, query=query, new_name=name)
@@ -117,6 +127,21 @@ class ApiServer:
         }
         for line in self._lines("watch", resource, "", "", query, read_seconds=seconds + READ_SECONDS):
             yield json.loads(line)
+
+    def follow(
+        self, resource: Resource, since: str, *, everywhere: bool = False, seconds: int = WATCH_SECONDS
+    ) -> Iterator[Raw]:
+        """Yield changes `{"type", "object"}` of all objects after resourceVersion `since`, for at most `seconds`."""
+        query = {
+            "watch": "true",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        path = resource.path(None if everywhere else self.namespace)
+        with cluster_problems(self.request("watch", resource)):
+            for line in kubernetes_api.lines(self.api, path, query=query, read_seconds=seconds + READ_SECONDS):
+                yield json.loads(line)
 
     def log(self, pod: str, *, container: str, follow: bool, **query: str) -> Iterator[str]:
         """Yield the lines of a container's log; `query` such as tailLines, timestamps, sinceTime."""
