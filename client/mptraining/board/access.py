@@ -2,7 +2,7 @@
 
 A user's own board serves the user's files on the user's machine. The token keeps out other users of the machine, the
 check of the Host header keeps out web pages whose name was made to point to this machine (DNS rebinding), and
-SameSite=Strict keeps other web sites from asking with the user's cookie.
+SameSite=Lax keeps other web sites from asking with the user's cookie: they can open the board, and not read it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-
 WRONG_HOST = "The name in the address is not one of this board."
 NO_TOKEN = "The board has a new token each time it starts. Open the URL that mptj board printed."  # noqa: S105
 
@@ -40,7 +39,7 @@ def is_allowed_host(header: str, allowed: Collection[str]) -> bool:
     An address is no danger: only a name can be made to point elsewhere.
     """
     host = host_name(header)
-    if host == "localhost" or host in {each.lower() for each in allowed}:
+    if host == "localhost" or host in {name.lower() for name in allowed}:
         return True
     try:
         ipaddress.ip_address(host)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mptraining.board import rows
-from mptraining.board import sweep_answers as answers
-from mptraining.board.series import groups
-from mptraining.board.sources import JobSource, Source
+from mptraining.board import details, sweep_answers
+from mptraining.board.sources import Source
 from mptraining.board.sweep_answers import ShownSweep
-from mptraining.runs.facts import JobFacts, RunFacts
+from mptraining.comparison import rows
+from mptraining.runs.facts import RunFacts
 from mptraining.runs.reader import RunReader
+from mptraining.runs.series import sections
 from mptraining_api.problems import Problem
 from mptraining_storage import storage
 
@@ -38,55 +38,53 @@ _KEPT = 1000
 class Board:
     """All runs of all sources. Thread-safe."""
 
-    def __init__(
-        self, sources: Sequence[Source], jobs: Sequence[JobSource] = (), *, clock: Callable[[], float] = time.time
-    ) -> None:
-        self.sources: tuple[Source, ...] = (*sources, *jobs)
+    def __init__(self, sources: Sequence[Source], *, clock: Callable[[], float] = time.time) -> None:
+        self.sources = tuple(sources)
         self.clock = clock
-        self._job_sources = tuple(jobs)
         self.version = 0
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._read = {id(each): threading.Event() for each in self.sources}
+        self._read = [threading.Event() for _ in self.sources]
         # By the time of the last use; guarded by `_room`.
         self._used: dict[str, None] = {}
         self._room = threading.Lock()
         self._states: dict[str, str] = {}
-        self._threads: list[threading.Thread] = []
         self._answering = 0
         self._answered = time.monotonic()
 
     # -- threads ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        work = [*(lambda each=each: self._follow(each) for each in self.sources), self._read_in_background]
-        self._threads = [threading.Thread(target=each, daemon=True, name="board") for each in work]
-        for thread in self._threads:
-            thread.start()
+        for source, read in zip(self.sources, self._read, strict=True):
+            threading.Thread(target=self._follow, args=(source, read), daemon=True, name=source.where).start()
+        threading.Thread(target=self._read_in_background, daemon=True, name="best values").start()
 
     def stop(self) -> None:
         self._stop.set()
-        for read in self._read.values():
+        for source, read in zip(self.sources, self._read, strict=True):
+            source.stop()
             read.set()
         with self._changed:
             self._changed.notify_all()
 
     def refresh(self) -> None:
         """Refresh all sources once, in this thread."""
-        for each in self.sources:
-            self._refresh(each)
+        for source in self.sources:
+            self._refresh(source)
 
     def wait_until_read(self, seconds: float = FIRST_SECONDS) -> None:
         """Wait until each source was read once, for at most `seconds`."""
         end = time.monotonic() + seconds
-        for each in self._read.values():
-            each.wait(max(0.0, end - time.monotonic()))
+        for read in self._read:
+            read.wait(max(0.0, end - time.monotonic()))
 
-    def _follow(self, source: Source) -> None:
-        while not self._stop.is_set():
+    def _follow(self, source: Source, read: threading.Event) -> None:
+        self._refresh(source)
+        read.set()
+        source.start()
+        while not self._stop.wait(source.seconds):
             self._refresh(source)
-            self._stop.wait(source.seconds)
 
     def _refresh(self, source: Source) -> None:
         before = source.problem
@@ -95,7 +93,6 @@ class Board:
         except Exception as error:  # noqa: BLE001 - the page reports it; a thread that ended would leave old rows
             changed = set()
             source.problem = f"{type(error).__name__}: {error}"
-        self._read[id(source)].set()
         if changed or source.problem != before:
             self.publish(changed)
 
@@ -103,12 +100,12 @@ class Board:
         """Return the runs whose state changed by the clock alone: they have reported nothing for too long."""
         changed = set()
         now = self.clock()
-        for each in list(source.runs().values()):
-            if each.result is None:
-                found = rows.state(each.facts, now)[0]
-                if self._states.get(each.id, found) != found:
-                    changed.add(each.id)
-                self._states[each.id] = found
+        for reader in list(source.runs().values()):
+            if reader.result is None:
+                state = rows.state(reader.facts, now)[0]
+                if self._states.get(reader.id, state) != state:
+                    changed.add(reader.id)
+                self._states[reader.id] = state
         return changed
 
     @contextmanager
@@ -135,27 +132,26 @@ class Board:
     def _read_in_background(self) -> None:
         """Read the curves of each run once for its best values."""
         failed: set[str] = set()
-        for read in self._read.values():
+        for read in self._read:
             read.wait()
         while not self._stop.is_set():
-            missing = [each for each in self.readers().values() if not each.complete and each.id not in failed]
-            small = [each for each in missing if not storage.is_remote(each.folder) or each.size <= REMOTE_BYTES]
+            missing = [reader for run_id, reader in self.readers().items() if not (reader.complete or run_id in failed)]
             done: set[str] = set()
-            for each in small:
+            for reader in missing:
+                if storage.is_remote(reader.folder) and reader.size > REMOTE_BYTES:
+                    continue
                 self._wait_for_quiet()
                 if self._stop.is_set():
                     return
                 try:
-                    each.curves()
-                except Problem:
-                    failed.add(each.id)
+                    reader.curves()
+                except Exception as error:  # noqa: BLE001 - a thread that ended would leave out the values of all runs
+                    failed.add(reader.id)
+                    if not isinstance(error, Problem):
+                        _log.exception("the events of %s cannot be read", reader.folder)
                     continue
-                except Exception:  # noqa: BLE001 - a thread that ended would leave the best values of all runs out
-                    _log.exception("the events of %s cannot be read", each.folder)
-                    failed.add(each.id)
-                    continue
-                done.add(each.id)
-                self._make_room(each)
+                done.add(reader.id)
+                self._make_room(reader)
                 if len(done) >= 50:
                     self.publish(done)
                     done = set()
@@ -169,16 +165,14 @@ class Board:
         with self._room:
             self._used.pop(reader.id, None)
             self._used[reader.id] = None
-            total = sum(readers[each].memory() for each in self._used if each in readers)
-            for each in list(self._used):
-                if total <= MEMORY or each == reader.id:
+            used = [readers[run_id] for run_id in self._used if run_id in readers]
+            total = sum(oldest.memory() for oldest in used)
+            for oldest in used:
+                if total <= MEMORY or oldest is reader:
                     break
-                if each in readers:
-                    total -= readers[each].memory()
-                    readers[each].forget()
-                self._used.pop(each, None)
-
-    # -- changes ------------------------------------------------------------------------------------------------
+                total -= oldest.memory()
+                oldest.forget()
+                self._used.pop(oldest.id, None)
 
     def publish(self, changed: set[str]) -> None:
         with self._changed:
@@ -189,77 +183,76 @@ class Board:
     def changes_since(self, version: int) -> tuple[int, list[str]]:
         """Return the current version and the identifiers of runs that changed after `version`."""
         with self._changed:
-            found: set[str] = set()
-            for number, changed in self._changes:
-                if number > version:
-                    found |= changed
-            return self.version, sorted(found)
+            changes = [changed for number, changed in self._changes if number > version]
+            return self.version, sorted(frozenset().union(*changes))
 
     # -- answers ------------------------------------------------------------------------------------------------
 
     def readers(self) -> dict[str, RunReader]:
         """Return the runs that have a folder, by identifier."""
-        return {id: each for source in self.sources for id, each in list(source.runs().items())}
+        return {run_id: reader for source in self.sources for run_id, reader in list(source.runs().items())}
 
-    def reader(self, id: str) -> RunReader | None:
-        found = self.readers().get(id)
-        if found is not None:
-            self._make_room(found)
-        return found
+    def reader(self, run_id: str) -> RunReader | None:
+        reader = self.readers().get(run_id)
+        if reader is not None:
+            self._make_room(reader)
+        return reader
 
     def facts(self) -> dict[str, RunFacts]:
         """Return what the rows show, by identifier; a job is in the row of its run folder, if that is read."""
-        found = {id: each.facts for id, each in self.readers().items()}
-        for id, job in self.jobs().items():
-            known = found.get(id) or RunFacts(id, job.name, None, resolved=job.resolved)
-            found[id] = replace(known, job=job)
-        return found
-
-    def jobs(self) -> Mapping[str, JobFacts]:
-        """Return the jobs by the identifiers of their rows. Waits for no lock."""
-        return {id: each for source in self._job_sources for id, each in source.jobs().items()}
-
-    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the answer of /api/job; None for an unknown job. Raises Problem."""
-        answers = (each.job(namespace, name) for each in self._job_sources)
-        return next((each for each in answers if each is not None), None)
-
-    def shown_sweeps(self) -> dict[str, ShownSweep]:
-        """Return the sweeps of all sources, by identifier."""
-        return {id: sweep for source in self.sources for id, sweep in (source.sweeps() or {}).items()}
-
-    def sweeps(self) -> dict[str, Any]:
-        """Return the answer of /api/sweeps, the newest first."""
-        shown = [*self.shown_sweeps().values()]
-        found = sorted(shown, key=lambda each: each.view.status.start_time or "", reverse=True)
-        return {"sweeps": [answers.row(each) for each in found], "version": self.version}
-
-    def sweep(self, id: str) -> dict[str, Any] | None:
-        """Return the answer of /api/sweep/ID; None for an unknown sweep."""
-        found = self.shown_sweeps().get(id)
-        if found is None:
-            return None
-        runs = self.facts()
-        return answers.details(found, runs)
+        facts = {run_id: reader.facts for run_id, reader in self.readers().items()}
+        for source in self.sources:
+            for run_id, job in list(source.jobs().items()):
+                known = facts.get(run_id) or RunFacts(run_id, job.name, None, resolved=job.resolved)
+                facts[run_id] = replace(known, job=job)
+        return facts
 
     def runs(self) -> dict[str, Any]:
         """Return the answer of /api/runs."""
         now, version = self.clock(), self.version
-        known = self.facts()
-        facts = _with_unique_names(known)
-        found = [_row(each, now) for each in facts.values()]
-        found.sort(key=lambda each: (-each["values"].get("startTime", 0.0), each["name"]))
-        sources = [{"where": each.where, "problem": each.problem} for each in self.sources]
-        names = dict.fromkeys(name for each in facts.values() for name in each.series)
-        columns = rows.columns(found)
-        rows.mark_best(found, columns)
+        facts = _with_unique_names(self.facts())
+        shown = [_row(run, now) for run in facts.values()]
+        shown.sort(key=lambda row: (-row["values"].get("startTime", 0.0), row["name"]))
+        columns = rows.columns(shown)
+        rows.mark_best(shown, columns)
+        names = dict.fromkeys(name for run in facts.values() for name in run.series)
         return {
             "columns": columns,
-            "runs": found,
-            "series": groups(names),
-            "sources": sources,
+            "runs": shown,
+            "charts": {"few": sections(names), "many": sections(names, together=False)},
+            "sources": [{"where": source.where, "problem": source.problem} for source in self.sources],
             "version": version,
         }
+
+    def run(self, run_id: str) -> dict[str, Any] | None:
+        """Return the answer of /api/run/ID; None for an unknown run. Raises Problem."""
+        facts = self.facts().get(run_id)
+        return None if facts is None else details.details(facts, self.reader(run_id), self.clock())
+
+    def job(self, run_id: str) -> dict[str, Any] | None:
+        """Return the answer of /api/job/ID; None for a run without a job. Raises Problem."""
+        answers = (source.job(run_id) for source in self.sources)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def shown_sweeps(self) -> dict[str, ShownSweep]:
+        """Return the sweeps of all sources, by identifier."""
+        return {key: sweep for source in self.sources for key, sweep in source.sweeps().items()}
+
+    def sweeps(self) -> dict[str, Any]:
+        """Return the answer of /api/sweeps, the newest first."""
+        shown = [*self.shown_sweeps().values()]
+        shown.sort(key=lambda sweep: sweep.view.status.start_time or "", reverse=True)
+        return {"sweeps": [sweep_answers.row(sweep) for sweep in shown], "version": self.version}
+
+    def sweep(self, sweep_id: str) -> dict[str, Any] | None:
+        """Return the answer of /api/sweep/ID; None for an unknown sweep."""
+        sweep = self.shown_sweeps().get(sweep_id)
+        return None if sweep is None else sweep_answers.details(sweep, self.facts())
+
+    def importance(self, sweep_id: str) -> list[dict[str, Any]] | None:
+        """Return the answer of /api/importance/ID, which takes seconds; None for an unknown sweep."""
+        sweep = self.shown_sweeps().get(sweep_id)
+        return None if sweep is None else sweep_answers.importance_of(sweep)
 
 
 def _row(facts: RunFacts, now: float) -> dict[str, Any]:
@@ -273,10 +266,10 @@ def _row(facts: RunFacts, now: float) -> dict[str, Any]:
 
 def _with_unique_names(facts: dict[str, RunFacts]) -> dict[str, RunFacts]:
     """Name runs of the same name by the namespace of their job, or by their folders."""
-    seen: dict[str, int] = {}
-    for each in facts.values():
-        seen[each.name] = seen.get(each.name, 0) + 1
-    return {id: replace(each, name=_longer_name(each)) if seen[each.name] > 1 else each for id, each in facts.items()}
+    count = Counter(run.name for run in facts.values())
+    return {
+        run_id: replace(run, name=_longer_name(run)) if count[run.name] > 1 else run for run_id, run in facts.items()
+    }
 
 
 def _longer_name(facts: RunFacts) -> str:

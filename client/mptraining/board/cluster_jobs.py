@@ -1,47 +1,47 @@
-"""Jobs of a cluster as rows and pages, with the rights of the user's own connection; nothing is changed."""
+"""Jobs and sweeps of a cluster as a source, with the rights of the user's own connection; nothing is changed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mptraining.board.details import job_commands
-from mptraining.board.sources import Source, folder_source
-from mptraining.board.sweep_answers import ShownSweep, cluster_sweep
+from mptraining.board.sources import NO_RUNS, Source, changed_keys, folder_source
+from mptraining.board.sweep_answers import cluster_sweep
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.errors import ClusterProblem, NotFound
+from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
-from mptraining.cluster.job_events import job_events
+from mptraining.cluster.job_events import ClusterEvent, job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
 from mptraining.cluster.logs import chief_events
 from mptraining.cluster.submit import waiting_job_warning
+from mptraining.cluster.watch import ClusterWatch
+from mptraining.comparison.rows import STATES
 from mptraining.runs.facts import JobFacts
 from mptraining.runs.files import MemoryFiles
 from mptraining.runs.reader import RunReader, run_id
-from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api import run_folder
-from mptraining_api.kubernetes_api import JOBS, PODS, Raw
+from mptraining_api.kubernetes_api import JOBS, PODS, SWEEPS, Raw
 from mptraining_api.problems import Problem
-from mptraining_api.status import JOB_UID, parse_time
+from mptraining_api.status import JOB_UID, format_time, parse_time
 from mptraining_storage import storage
 
-JOBS_SECONDS = 3.0
-# The list has every trial of every sweep: up to 1 MB for each.
-SWEEPS_SECONDS = 15.0
+_THREADS = 16
 
 
-class ClusterJobs:
-    """The jobs of a namespace, of all namespaces, or those of the given names; a source with `jobs` and `job`.
+class ClusterJobs(Source):
+    """The jobs and sweeps of a namespace, of all namespaces, or the jobs of the given names.
 
-    The run folder of a job is read if it is reachable from here.
+    The run folder of a job is read if it is reachable from here: while the job runs, and once after its end.
     """
 
-    seconds = JOBS_SECONDS
+    # What a watch has seen is taken over; a folder is listed as often as its own source says.
+    seconds = 1.0
 
     def __init__(
         self,
@@ -55,183 +55,180 @@ class ClusterJobs:
     ) -> None:
         """With `read_logs`, the curves of a job without a reachable run folder come from the logs of its pods."""
         place = "all namespaces" if everywhere else f"namespace {server.namespace}"
-        self.where = f"{', '.join(names) if names else 'jobs'} in {place} of {server.name}"
-        self.problem: str | None = None
+        super().__init__(f"{', '.join(names) if names else 'jobs'} in {place} of {server.name}")
         self._server = server
         self._clock = clock
         self._names = tuple(names)
-        self._everywhere = everywhere
         self._flags = tuple(flags)
         self._read_logs = read_logs
-        self._from_logs: dict[str, RunReader] = {}
-        self._jobs: dict[str, JobFacts] = {}
-        # job.json of each job by its uid; it never changes.
+        self._job_watch = ClusterWatch(server, JOBS, everywhere=everywhere)
+        self._sweep_watch = ClusterWatch(server, SWEEPS, everywhere=everywhere, optional=True)
+        self._watches = [self._job_watch] if names else [self._job_watch, self._sweep_watch]
+        self._following = False
+        # By uid: the version of a job and what its row shows; job.json, which never changes.
+        self._known: dict[str, tuple[str, JobFacts]] = {}
         self._resolved: dict[str, Mapping[str, Any]] = {}
+        self._jobs: dict[str, JobFacts] = {}
         self._folders: dict[str, Source] = {}
-        self._sweeps: dict[str, ShownSweep] = {}
-        # When the sweeps were read, by the clock, and what is wrong with those that cannot be shown.
-        self._sweeps_read: float | None = None
-        self._unreadable: str | None = None
+        # By run folder and start of its job: when it is listed again; never after the job's end.
+        self._next: dict[tuple[str | None, float], float] = {}
+        self._from_logs: dict[str, RunReader] = {}
+
+    def start(self) -> None:
+        self._following = True
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        for watch in self._watches:
+            watch.stop()
 
     def runs(self) -> Mapping[str, RunReader]:
-        found = {id: each for folder in list(self._folders.values()) for id, each in folder.runs().items()}
-        return self._from_logs | found
+        folders = list(self._folders.values())
+        return self._from_logs | {key: reader for folder in folders for key, reader in folder.runs().items()}
 
     def jobs(self) -> Mapping[str, JobFacts]:
         """Return the jobs by the identifiers of their rows: that of the run folder if the job has one."""
         return self._jobs
 
-    def sweeps(self) -> Mapping[str, ShownSweep]:
-        return self._sweeps
-
     def refresh(self) -> set[str]:
-        """Read the jobs and those of their run folders that are reachable; return the changed rows."""
-        try:
-            documents = self._documents()
-            changed_sweeps = self._read_sweeps()
-        except Problem as problem:
-            self.problem = str(problem)
-            return set()
-        found: dict[str, JobFacts] = {}
-        uids: dict[str, str] = {}
-        # Of jobs with the same run folder the newest has its row.
-        for document in sorted(documents, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
-            facts = self._facts(document)
-            id = run_id(facts.folder or _place(facts))
-            if id in found:
-                found[run_id(_place(found[id]))] = found[id]
-            found[id], uids[id] = facts, str(document["metadata"]["uid"])
-        changed = changed_sweeps | {id for id in {*found, *self._jobs} if found.get(id) != self._jobs.get(id)}
-        self._jobs = found
-        changed |= self._refresh_folders({each.folder for each in found.values() if each.folder})
+        """Take over changed jobs and sweeps and read the run folders that are due; return the changed rows."""
+        if not self._following:
+            for watch in self._watches:
+                watch.list()
+        problems = [watch.problem for watch in self._watches]
+        documents = [item for item in self._job_watch.objects() if not self._names or _name(item) in self._names]
+        missing = [name for name in self._names if name not in map(_name, documents)]
+        if missing and not problems[0]:
+            problems.append(f"there is no job {', '.join(missing)}")
+        before, self._jobs = self._jobs, self._rows(documents)
+        changed = changed_keys(before, self._jobs) | self._take_sweeps(problems) | self._refresh_folders()
+        self.problem = " ".join(filter(None, problems)) or None
         if self._read_logs:
-            reachable = self.runs().keys() - self._from_logs.keys()
-            for id in uids.keys() - reachable:
-                # A log that was refused or is gone leaves its job without curves.
-                with suppress(Problem):
-                    self._from_logs[id] = self._reader_of_logs(found[id], uids[id])
+            self._read_from_logs(documents)
         return changed
 
-    def _read_sweeps(self) -> set[str]:
-        """Read the sweeps, unless the board shows chosen jobs alone; return the changed ones."""
-        if self._names:
-            return set()
-        now = self._clock()
-        if self._sweeps_read is not None and 0 <= now - self._sweeps_read < SWEEPS_SECONDS:
-            self.problem = self._unreadable
-            return set()
-        try:
-            documents = list_sweeps(self._server, everywhere=self._everywhere)
-        except Problem as problem:
-            # The jobs have been read, and are shown.
-            self.problem = str(problem)
-            return set()
-        before, found, unreadable = self._sweeps, {}, []
-        for document in documents:
-            try:
-                each = cluster_sweep(document, self._server.name, before, self._flags)
-            except ClusterProblem as problem:
-                unreadable.append(str(problem))
-            else:
-                found[each.id] = each
-        self._sweeps, self._sweeps_read = found, now
-        self.problem = self._unreadable = " ".join(unreadable) or None
-        return {id for id in {*before, *self._sweeps} if before.get(id) is not self._sweeps.get(id)}
-
-    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the answer of /api/job; None for a job that is not among those of this source. Raises Problem."""
-        listed = next(
-            ((id, each) for id, each in self._jobs.items() if (each.namespace, each.name) == (namespace, name)), None
-        )
-        if listed is None:
+    def job(self, run_id: str) -> dict[str, Any] | None:
+        facts = self._jobs.get(run_id)
+        if facts is None:
             return None
-        id, facts = listed
-        page = job_page(self._server.in_namespace(namespace), name, clock=self._clock, flags=self._flags)
-        return None if page is None else page | {"run": id if facts.folder and id in self.runs() else None}
+        server = self._server.in_namespace(facts.namespace)
+        seen = view(server.get(JOBS, facts.name))
+        texts = [reason_text(seen), advice(seen), no_operator_text(seen, self._clock())]
+        texts.append(waiting_job_warning(server, seen))
+        return {
+            "phase": seen.phase,
+            "state": STATES.get(seen.phase, "Waiting"),
+            "conditions": [condition.to_document() for condition in seen.status.conditions or ()],
+            "pods": [_pod(pod) for pod in server.items(PODS, labelSelector=f"{JOB_UID}={seen.uid}")],
+            "events": self._events(server, seen),
+            "why": ". ".join(text.rstrip(".") for text in texts if text) or None,
+        }
 
-    def _documents(self) -> list[Raw]:
-        if not self._names:
-            found = self._server.items(JOBS, everywhere=self._everywhere)
-            self.problem = None
-            return found
-        found, missing = [], []
-        for name in self._names:
-            try:
-                found.append(self._server.get(JOBS, name))
-            except NotFound:
-                missing.append(name)
-        self.problem = f"there is no job {', '.join(missing)}" if missing else None
-        return found
+    def _events(self, server: ApiServer, seen: JobView) -> list[dict[str, Any]]:
+        try:
+            events = job_events(server, seen.uid)
+        except ClusterProblem as problem:
+            events = [ClusterEvent(format_time(self._clock()), "", "Warning", "NotReadable", str(problem))]
+        fields = ("type", "reason", "message", "about", "count")
+        return [{"time": _seconds(event.time)} | {name: getattr(event, name) for name in fields} for event in events]
+
+    def _rows(self, documents: Sequence[Raw]) -> dict[str, JobFacts]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            facts = list(pool.map(self._facts, documents))
+        rows: dict[str, JobFacts] = {}
+        # If several jobs share a run folder, the newest has its row.
+        created = [str(item["metadata"].get("creationTimestamp")) for item in documents]
+        for _, job in sorted(zip(created, facts, strict=True), key=lambda pair: pair[0]):
+            key = run_id(job.folder or _place(job))
+            if key in rows:
+                rows[run_id(_place(rows[key]))] = rows[key]
+            rows[key] = job
+        return rows
 
     def _facts(self, document: Raw) -> JobFacts:
+        uid, version = str(document["metadata"]["uid"]), str(document["metadata"].get("resourceVersion"))
+        known, facts = self._known.get(uid, ("", None))
+        if facts is not None and known == version and uid in self._resolved:
+            return facts
         seen = view(document)
+        resolved = self._job_json(document, seen)
+        folder = seen.output or (resolved or {}).get("output")
+        new = job_facts(seen, folder=folder, resolved=resolved, flags=self._flags)
+        # Facts that are the same object have not changed.
+        if facts is None or facts != new:
+            facts = new
+        self._known[uid] = version, facts
+        return facts
+
+    def _job_json(self, document: Raw, seen: JobView) -> Mapping[str, Any] | None:
         resolved = self._resolved.get(seen.uid)
         if resolved is None and seen.status.current_attempt:
             try:
-                found = Job(self._server, document).resolved
+                job = Job(self._server, document).resolved
             except (ClusterProblem, ValueError):
                 # The user may see jobs without seeing ConfigMaps, or the job is of a newer version.
-                found = None
-            resolved = {} if found is None else found.to_document()
-            if found is not None or seen.finished:
+                job = None
+            resolved = {} if job is None else job.to_document()
+            if job is not None or seen.finished:
                 # Otherwise the next refresh asks again: the Job may not exist yet.
                 self._resolved[seen.uid] = resolved
-        folder = seen.output or (resolved or {}).get("output")
-        return job_facts(seen, folder=folder, resolved=resolved, flags=self._flags)
+        return resolved
 
-    def _refresh_folders(self, folders: set[str]) -> set[str]:
-        # The folder of a deleted job stays.
-        for where in folders - self._folders.keys():
+    def _take_sweeps(self, problems: list[str | None]) -> set[str]:
+        before, self._sweeps = self._sweeps, {}
+        for document in self._sweep_watch.objects():
             try:
-                if storage.is_remote(where) or Path(storage.local_path(where), run_folder.JOB).exists():
-                    self._folders[where] = folder_source(where)
-            except (Problem, OSError):
-                # Such as a path of the pods that this user may not read here.
-                continue
-        # A folder without an answer is no problem of the board: its job's row shows what the cluster knows.
-        return {id for each in self._folders.values() for id in each.refresh()}
+                sweep = cluster_sweep(document, self._server.name, before, self._flags)
+            except ClusterProblem as problem:
+                problems.append(str(problem))
+            else:
+                self._sweeps[sweep.id] = sweep
+        return changed_keys(before, self._sweeps)
 
-    def _reader_of_logs(self, facts: JobFacts, uid: str) -> RunReader:
+    def _refresh_folders(self) -> set[str]:
+        now = self._clock()
+        due = [job for job in self._jobs.values() if job.folder and self._next.get(_run_of(job), now) <= now]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return {key for changed in pool.map(self._refresh_folder, due) for key in changed}
+
+    def _refresh_folder(self, job: JobFacts) -> set[str]:
+        """Read the run folder of a job. One that cannot be read is no problem: the row shows what the cluster knows."""
+        where = str(job.folder)
+        source = self._folders.get(where)
+        try:
+            if source is None and (
+                storage.is_remote(where) or Path(storage.local_path(where), run_folder.JOB).exists()
+            ):
+                source = self._folders[where] = folder_source(where)
+        except (Problem, OSError):
+            # Such as a path of the pods that this user may not read here.
+            source = None
+        changed = source.refresh() if source else set()
+        read = source is None or source.problem in (None, NO_RUNS)
+        ended = job.phase in ("Succeeded", "Failed") and read
+        self._next[_run_of(job)] = math.inf if ended else self._clock() + (source or self).seconds
+        return changed
+
+    def _read_from_logs(self, documents: Sequence[Raw]) -> None:
+        uids = {(item["metadata"]["namespace"], _name(item)): str(item["metadata"]["uid"]) for item in documents}
+        reachable = self.runs().keys()
+        for key, job in self._jobs.items():
+            # A log that was refused or is gone leaves its job without curves.
+            if key not in reachable:
+                with suppress(Problem):
+                    self._from_logs[key] = self._reader_of_logs(job, uids[job.namespace, job.name])
+
+    def _reader_of_logs(self, job: JobFacts, uid: str) -> RunReader:
         content = {}
-        for events in chief_events(self._server.in_namespace(facts.namespace), uid):
+        for events in chief_events(self._server.in_namespace(job.namespace), uid):
             name = run_folder.events_file(events[0].attempt, events[0].incarnation, 0, 0)
-            content[name] = "".join(each.to_json() + "\n" for each in events).encode()
-        if facts.resolved:
-            content[run_folder.JOB] = msgspec.json.encode(facts.resolved)
-        reader = RunReader(MemoryFiles(facts.folder or _place(facts), content), facts.name)
+            content[name] = "".join(event.to_json() + "\n" for event in events).encode()
+        if job.resolved:
+            content[run_folder.JOB] = msgspec.json.encode(job.resolved)
+        reader = RunReader(MemoryFiles(job.folder or _place(job), content), job.name)
         reader.refresh()
         return reader
-
-
-def job_page(
-    server: ApiServer, name: str, *, clock: Callable[[], float], flags: Sequence[str] = ()
-) -> dict[str, Any] | None:
-    """Return the answer of /api/job but for `run`; None if there is no such job. Raises Problem."""
-    try:
-        seen = view(server.get(JOBS, name))
-    except NotFound:
-        return None
-    found = [reason_text(seen), advice(seen), no_operator_text(seen, clock()), waiting_job_warning(server, seen)]
-    return {
-        "phase": seen.phase,
-        "conditions": [each.to_document() for each in seen.status.conditions or ()],
-        "pods": [_pod(each) for each in server.items(PODS, labelSelector=f"{JOB_UID}={seen.uid}")],
-        "events": _events(server, seen, clock),
-        "why": ". ".join(each.rstrip(".") for each in found if each) or None,
-        "commands": job_commands(server.namespace, name, ended=seen.finished, flags=flags),
-    }
-
-
-def _events(server: ApiServer, seen: JobView, clock: Callable[[], float]) -> list[dict[str, Any]]:
-    try:
-        found = job_events(server, seen.uid)
-    except ClusterProblem as problem:
-        return [_event(clock(), "Warning", "NotReadable", str(problem), "", 1)]
-    return [_event(_seconds(each.time), each.type, each.reason, each.message, each.about, each.count) for each in found]
-
-
-def _place(facts: JobFacts) -> str:
-    return f"{facts.namespace}/{facts.name}"
 
 
 def job_facts(
@@ -266,7 +263,7 @@ def job_facts(
             "inputBoundPercent": progress.input_bound_percent,
             "recoveries": progress.recoveries,
         }
-        values |= {f"last:{each.name}": _number(each.value) for each in progress.metrics or ()}
+        values |= {f"last:{metric.name}": _number(metric.value) for metric in progress.metrics or ()}
     return JobFacts(
         namespace=seen.namespace,
         name=seen.name,
@@ -283,24 +280,34 @@ def job_facts(
 def _pod(document: Raw) -> dict[str, Any]:
     status = document.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    states = [state for each in containers for state in (each.get("state") or {}).values() if state]
-    conditions = [each for each in status.get("conditions") or () if each.get("status") == "False"]
+    states = [state for container in containers for state in (container.get("state") or {}).values() if state]
     # Such as ImagePullBackOff, OOMKilled, Evicted; of a pod without a node the reason why it has none.
-    found = [state["reason"] for state in states if state.get("reason") not in (None, "Completed", "PodInitializing")]
-    found += [
-        f"{each.get('reason')}: {each.get('message', '')}" for each in conditions if each["type"] == "PodScheduled"
+    reasons = [state["reason"] for state in states if state.get("reason") not in (None, "Completed", "PodInitializing")]
+    reasons += [
+        f"{condition.get('reason')}: {condition.get('message', '')}"
+        for condition in status.get("conditions") or ()
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False"
     ]
     return {
-        "name": document["metadata"]["name"],
+        "name": _name(document),
         "phase": str(status.get("phase") or "Pending"),
         "node": (document.get("spec") or {}).get("nodeName"),
-        "reason": status.get("reason") or next(iter(found), None),
-        "restarts": sum(int(each.get("restartCount") or 0) for each in containers),
+        "reason": status.get("reason") or next(iter(reasons), None),
+        "restarts": sum(int(container.get("restartCount") or 0) for container in containers),
     }
 
 
-def _event(time: float | None, type: str, reason: str, message: str, about: str, count: int) -> dict[str, Any]:
-    return {"time": time, "type": type, "reason": reason, "message": message, "object": about, "count": count}
+def _name(document: Raw) -> str:
+    return str(document["metadata"]["name"])
+
+
+def _place(job: JobFacts) -> str:
+    return f"{job.namespace}/{job.name}"
+
+
+def _run_of(job: JobFacts) -> tuple[str | None, float]:
+    """Return what tells a job from one that was created again with the same run folder."""
+    return job.folder, job.values.get("startTime") or 0.0
 
 
 def _seconds(time: str | None) -> float:

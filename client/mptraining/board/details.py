@@ -1,87 +1,75 @@
-"""The page of one run: decisions, configuration, attempts, checkpoints, events, logs and quarantined records."""
+"""The page of one run: attempts, decisions, events, configuration, names of its logs and series."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
-from mptraining.board import rows
-from mptraining.board.series import groups
-from mptraining.runs.columns import Curves
+from mptraining.comparison import rows
 from mptraining.runs.event_files import RunEvents
-from mptraining.runs.facts import Document, LaunchFacts, RunFacts
+from mptraining.runs.facts import Document, JobFacts, LaunchFacts, RunFacts
 from mptraining.runs.files import File
 from mptraining.runs.reader import RunReader
+from mptraining.runs.series import sections
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Finished, Notice, Recovered, Saved, Started
-from mptraining_api.problems import Problem
 
-MOST_QUARANTINED = 1000
 # Shown elsewhere on the page, or long and of no interest to a reader.
 _NOT_SHOWN = ("choices", "placement", "version", "source")
-# As the trainer's message names it: the layer itself, or the layer in the path of its weight.
-_LAYER = re.compile(r"(?:layer|weight|gradient) '([^'/]+)")
-_STEP = re.compile(r"step (\d+)")
 
 # An event with its attempt and its worker.
-AnEvent = tuple[int, int, Event]
+WorkerEvent = tuple[int, int, Event]
 
 
 def details(facts: RunFacts, reader: RunReader | None, now: float) -> dict[str, Any]:
     """Return the answer of /api/run/ID. Raises Problem if the storage fails."""
-    curves = reader.curves() if reader else Curves()
-    chief: list[AnEvent] = [(attempt, 0, event) for attempt, event in (reader.other_events() if reader else ())]
-    others = other_workers(reader) if reader else []
+    curves = reader.curves().values if reader else {}
+    row = rows.row(facts, now)
     return {
-        "run": rows.row(facts, now),
+        "run": row,
+        "columns": rows.columns([row]),
         "decisions": decisions(facts.resolved),
         "configuration": flattened(facts.resolved),
         "attempts": attempts(facts),
-        "goodput": goodput(facts, curves),
-        "checkpoints": [_checkpoint(event) for _, _, event in chief if isinstance(event, Saved)],
-        "events": events([*chief, *others]),
+        "events": events(_all_events(reader)) if reader else [],
         "logs": logs(reader.listed) if reader else [],
-        "quarantine": list(quarantine(reader)) if reader else [],
-        "divergence": divergence([event for _, _, event in chief]),
         "commands": commands(facts),
-        "series": groups(curves.values),
+        "charts": sections(curves, single=True),
     }
 
 
 def decisions(resolved: Document | None) -> list[dict[str, str]]:
     """Return the choices of job.json with their reasons."""
-    found = (resolved or {}).get("choices") or ()
+    choices = (resolved or {}).get("choices") or ()
     return [
-        {"what": str(each.get("field")), "value": str(each.get("value")), "reason": str(each.get("because"))}
-        for each in found
-        if isinstance(each, Mapping)
+        {"what": str(choice.get("field")), "value": str(choice.get("value")), "reason": str(choice.get("because"))}
+        for choice in choices
+        if isinstance(choice, Mapping)
     ]
 
 
 def flattened(resolved: Document | None) -> dict[str, Any]:
     """Return the leaves of job.json by their paths, such as training.optimizer.config.learning_rate."""
-    return dict(_leaves("", {key: each for key, each in (resolved or {}).items() if key not in _NOT_SHOWN}))
+    return dict(_leaves("", {key: value for key, value in (resolved or {}).items() if key not in _NOT_SHOWN}))
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _leaves(f"{path}.{key}" if path else str(key), each)
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        for at, each in enumerate(value):
-            yield from _leaves(f"{path}[{at}]", each)
+        for key, item in value.items():
+            yield from _leaves(f"{path}.{key}" if path else str(key), item)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for at, item in enumerate(value):
+            yield from _leaves(f"{path}[{at}]", item)
     elif value is not None:
         yield path, value if isinstance(value, str | int | float | bool) else ", ".join(map(str, value))
 
 
 def attempts(facts: RunFacts) -> list[dict[str, Any]]:
     """Return one entry for each launch. `lostSeconds`: until its end, from the step where the next one resumed."""
-    return [_attempt(each, after) for each, after in itertools.zip_longest(facts.launches, facts.launches[1:])]
+    launches = facts.launches
+    return [_attempt(launch, after) for launch, after in itertools.zip_longest(launches, launches[1:])]
 
 
 def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
@@ -105,28 +93,22 @@ def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
     }
 
 
-def goodput(facts: RunFacts, curves: Curves) -> float | None:
-    """Return the share of the wall time from the first process's start to the last event that advanced the training.
-
-    Pauses between attempts, starts, and steps that were trained again do not.
-    """
-    if not facts.launches or not len(curves.seconds):
-        return None
-    wall = facts.launches[-1].last - facts.launches[0].process_start
-    return max(0.0, min(1.0, (curves.total_seconds - curves.lost_seconds) / wall)) if wall > 0 else None
-
-
-def _checkpoint(event: Saved) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in ("step", "time", "bytes", "seconds", "uri")}
+def _all_events(reader: RunReader) -> list[WorkerEvent]:
+    """Return all events of the chief, and what other workers wrote at the beginning and the end of their files."""
+    others = RunEvents(reader.files, chief=False)
+    others.refresh(reader.listed)
+    chief = [(attempt, 0, event) for attempt, event in reader.other_events()]
+    return chief + [
+        (launch.attempt, launch.worker, event) for launch, columns in others.launches() for _, event in columns.others
+    ]
 
 
-def events(found: Iterable[AnEvent]) -> list[dict[str, Any]]:
-    """Return the events that people read, the oldest first."""
+def events(written: Iterable[WorkerEvent]) -> list[dict[str, Any]]:
+    """Return the events that people read, the newest first."""
     shown = []
-    for attempt, worker, event in sorted(found, key=lambda each: each[2].time):
+    for attempt, worker, event in sorted(written, key=lambda item: item[2].time, reverse=True):
         level, topic, message = _text(event)
-        kind = type(event).__name__
-        about = {"time": event.time, "kind": kind, "level": level, "topic": topic, "message": message}
+        about = {"time": event.time, "level": level, "topic": topic, "message": message}
         shown.append(about | {"attempt": attempt, "worker": worker})
     return shown
 
@@ -149,74 +131,24 @@ def _text(event: Event) -> tuple[str, str, str]:
             return "Info", event.kind, ""
 
 
-def other_workers(reader: RunReader) -> list[AnEvent]:
-    """Read the ends of the files of the other workers: what they warned of at their beginning and at their end."""
-    events = RunEvents(reader.files, chief=False)
-    events.refresh(reader.listed)
-    launches = events.launches()
-    return [(launch.attempt, launch.worker, event) for launch, columns in launches for _, event in columns.others]
-
-
 def logs(listed: Mapping[str, File]) -> list[dict[str, Any]]:
-    return [
-        {"name": name.removeprefix(f"{run_folder.LOGS}/"), "bytes": file.size}
-        for name, file in sorted(listed.items())
-        if name.startswith(f"{run_folder.LOGS}/")
-    ]
-
-
-def quarantine(reader: RunReader) -> Iterator[dict[str, Any]]:
-    """Yield the skipped records of all workers, at most `MOST_QUARANTINED`."""
-    left = MOST_QUARANTINED
-    for name, file in sorted(reader.listed.items()):
-        if not name.startswith(f"{run_folder.QUARANTINE}/") or not name.endswith(".json"):
-            continue
-        try:
-            document = msgspec.json.decode(reader.files.read(name, 0, file.size))
-            records = [each for each in document["records"] if isinstance(each, Mapping)][:left]
-        except (Problem, msgspec.DecodeError, KeyError, TypeError):
-            continue
-        for each in records:
-            yield {"file": each.get("uri"), "record": each.get("record"), "reason": each.get("cause")}
-        left -= len(records)
-
-
-def divergence(found: Sequence[Event]) -> dict[str, Any] | None:
-    """Return the last rollback or divergence: its step, and the layer that its message names."""
-    for event in reversed(found):
-        if isinstance(event, Recovered):
-            step: int | None = event.from_step
-        elif isinstance(event, Finished) and event.reason == "Diverged":
-            named = _STEP.search(event.message)
-            step = int(named[1]) if named else event.step
-        else:
-            continue
-        layer = _LAYER.search(event.message)
-        return {"step": step, "layer": layer[1] if layer else None, "message": event.message}
-    return None
+    """Return the names and sizes of what the workers printed."""
+    prefix = f"{run_folder.LOGS}/"
+    files = sorted((name, file) for name, file in listed.items() if name.startswith(prefix))
+    return [{"name": name.removeprefix(prefix), "bytes": file.size} for name, file in files]
 
 
 def commands(facts: RunFacts) -> list[dict[str, str]]:
-    """Return commands to copy."""
-    found = []
-    if facts.job is not None:
-        ended = facts.job.phase in ("Succeeded", "Failed")
-        found += job_commands(facts.job.namespace, facts.job.name, ended=ended, flags=facts.job.flags)
+    """Return commands of `mptj` to copy."""
+    written = _job_commands(facts.job) if facts.job is not None else {}
     if facts.folder is not None:
-        folder = shlex.quote(facts.folder)
-        found.append({"title": "Compare with another run", "command": f"mptj compare {folder} OTHER"})
-    return found
+        written["Compare with another run"] = f"mptj compare {shlex.quote(facts.folder)} OTHER"
+    return [{"title": title, "command": command} for title, command in written.items()]
 
 
-def job_commands(namespace: str, name: str, *, ended: bool, flags: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Return the commands of `mptj` for a job; `flags` select its cluster."""
-    if "--namespace" not in flags:
-        flags = [*flags, "--namespace", namespace]
-    flags_text = shlex.join([name, *flags])
-    found = [
-        {"title": "Status, with the reason and the next step", "command": f"mptj status {flags_text}"},
-        {"title": "Logs of the workers", "command": f"mptj logs {'' if ended else '-f '}{flags_text}"},
-    ]
-    if not ended:
-        found.append({"title": "Wait for the end", "command": f"mptj wait {flags_text}"})
-    return found
+def _job_commands(job: JobFacts) -> dict[str, str]:
+    name = shlex.join([job.name, *job.flags, *([] if "--namespace" in job.flags else ["--namespace", job.namespace])])
+    ended = job.phase in ("Succeeded", "Failed")
+    found = {"Status, with the reason and the next step": f"mptj status {name}"}
+    found["Logs of the workers"] = f"mptj logs {'' if ended else '-f '}{name}"
+    return found if ended else found | {"Wait for the end": f"mptj wait {name}"}

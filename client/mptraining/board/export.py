@@ -6,7 +6,6 @@ import base64
 import hashlib
 import posixpath
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import msgspec
 
 from mptraining.board import details
 from mptraining.board.board import Board
-from mptraining.board.series import whole_series
-from mptraining.board.server import FOLDER, page, version
+from mptraining.board.server import FOLDER, page
 from mptraining.runs.reader import RunReader
+from mptraining.runs.series import whole_series
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_storage import local
@@ -34,8 +33,8 @@ def write_page(path: Path, board: Board) -> Path:
     """Write the page with all runs of the board to `path`. Raises Problem, InvalidData if there are no runs."""
     board.refresh()
     if not board.facts():
-        found = "; ".join(f"{each.where}: {each.problem or 'no runs'}" for each in board.sources)
-        raise InvalidData("--to", found, expected="folders with runs")
+        problems = "; ".join(f"{source.where}: {source.problem or 'no runs'}" for source in board.sources)
+        raise InvalidData("--to", problems, expected="folders with runs")
     local.write(path, html(data(board)).encode())
     return path
 
@@ -44,32 +43,31 @@ def data(board: Board) -> dict[str, Any]:
     """Return all answers of the API that the page asks for, with the curves downsampled. Raises Problem."""
     readers = board.readers()
     # The curves first: they find the best values, which are in the list of runs.
-    series = {id: whole_series(each.curves()) for id, each in readers.items()}
-    facts = board.facts()
+    series = {run: whole_series(reader.curves()) for run, reader in readers.items()}
     return {
         "runs": board.runs(),
-        "run": {id: details.details(each, readers.get(id), board.clock()) for id, each in facts.items()},
+        "run": {run: board.run(run) for run in board.facts()},
         "series": series,
         "sweeps": board.sweeps(),
-        "sweep": {id: board.sweep(id) for id in board.shown_sweeps()},
-        "logs": {id: _logs(each) for id, each in readers.items()},
+        "sweep": {sweep: board.sweep(sweep) for sweep in board.shown_sweeps()},
+        "importance": {sweep: board.importance(sweep) for sweep in board.shown_sweeps()},
+        "logs": {run: _logs(reader) for run, reader in readers.items()},
     }
 
 
 def _logs(reader: RunReader) -> dict[str, str]:
-    found = {}
-    for each in details.logs(reader.listed):
-        start = max(0, each["bytes"] - LOG_BYTES)
-        text = reader.files.read(f"{run_folder.LOGS}/{each['name']}", start, LOG_BYTES).decode(
-            "utf-8", errors="replace"
-        )
-        found[each["name"]] = f"…\n{text.partition(chr(10))[2]}" if start else text
-    return found
+    texts = {}
+    for log in details.logs(reader.listed):
+        start = max(0, log["bytes"] - LOG_BYTES)
+        data = reader.files.read(f"{run_folder.LOGS}/{log['name']}", start, LOG_BYTES)
+        text = data.decode("utf-8", errors="replace")
+        texts[log["name"]] = f"…\n{text.partition(chr(10))[2]}" if start else text
+    return texts
 
 
 def html(content: dict[str, Any]) -> str:
     """Return the page with styles, scripts and data inlined, and a Content-Security-Policy that allows only these."""
-    text = page(version=version())
+    text = page()
     styles = [_static(name) for name in _STYLE.findall(text)]
     scripts = [(kind, bundle(name) if kind else _static(name)) for kind, name in _SCRIPT.findall(text)]
     policy = "; ".join(
@@ -77,35 +75,34 @@ def html(content: dict[str, Any]) -> str:
             "default-src 'none'",
             "img-src data:",
             f"style-src {' '.join(map(_hash, styles))}",
-            f"script-src {' '.join(_hash(each) for _, each in scripts)}",
+            f"script-src {' '.join(_hash(script) for _, script in scripts)}",
             "form-action 'none'",
             "base-uri 'none'",
         ]
     )
     inlined = f'<script type="application/json" id="data">{_json(content)}</script>\n'
     # A classic script without `src` runs where it is: all of them are at the end of the page.
-    inlined += "".join(f"<script{' ' + kind.strip() if kind else ''}>{each}</script>\n" for kind, each in scripts)
+    inlined += "".join(f"<script{' ' + kind.strip() if kind else ''}>{script}</script>\n" for kind, script in scripts)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-    head += "".join(f"<style>{each}</style>\n" for each in styles)
+    head += "".join(f"<style>{style}</style>\n" for style in styles)
     text = _SCRIPT.sub("", _STYLE.sub("", text))
     return text.replace('<meta charset="utf-8">\n', f'<meta charset="utf-8">\n{head}', 1).replace(
         "</body>", f"{inlined}</body>", 1
     )
 
 
-def bundle(entry: str, read: Callable[[str], str] | None = None) -> str:
+def bundle(entry: str) -> str:
     """Return a module of static/ with all modules that it imports as one script, the imported ones first.
 
     The modules import by name alone, one import a line, and their top-level names are unique.
     """
     texts: dict[str, str] = {}
-    reading = read or _static
 
     def visit(name: str) -> None:
         if name in texts:
             return
         texts[name] = ""
-        text = reading(name)
+        text = _static(name)
         for imported in _IMPORT.findall(text):
             visit(posixpath.normpath(posixpath.join(posixpath.dirname(name), imported)))
         # Inserted again, so that it is behind what it imports.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from mptraining.board.listing import bucket_run_folders, local_run_folders
 from mptraining.board.sweep_answers import ShownSweep, read_sweep
 from mptraining.runs.facts import JobFacts
 from mptraining.runs.files import BucketFiles, LocalFiles
+from mptraining.runs.listing import bucket_run_folders, local_run_folders
 from mptraining.runs.reader import RunReader
+from mptraining.sweeps.folder import SWEEP
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_storage import storage
 
@@ -19,56 +20,58 @@ LOCAL_SECONDS = 0.5
 BUCKET_SECONDS = 5.0
 # New run folders are looked for at every second refresh.
 _FIND = 2
+# The problem of a source that was read and holds no run.
+NO_RUNS = "no runs yet"
 
 
-class Source(Protocol):
+class Source:
     """A place with runs. `refresh` is called every `seconds` by one thread."""
-
-    where: str
-    seconds: float
-    problem: str | None
-
-    def refresh(self) -> set[str]:
-        """Read what changed; return the identifiers of the changed runs. Sets `problem`, and raises nothing."""
-
-    def runs(self) -> Mapping[str, RunReader]:
-        """Return the runs with a folder by identifier."""
-
-    def sweeps(self) -> Mapping[str, ShownSweep] | None:
-        """Return the sweeps by identifier; None if this kind of source reads no sweeps."""
-
-
-class JobSource(Source, Protocol):
-    """A source that has jobs, too."""
-
-    def jobs(self) -> Mapping[str, JobFacts]:
-        """Return the jobs by identifier of their row."""
-
-    def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the answer of /api/job for a job of this source, None for others. Raises Problem."""
-
-
-class LocalRuns:
-    """The runs at or below a folder on this machine."""
 
     seconds = LOCAL_SECONDS
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.problem: str | None = None
-        self._top = str(storage.local_path(where)).rstrip("/") or "/"
         self._runs: dict[str, RunReader] = {}
-        self._files: dict[str, tuple[RunReader, LocalFiles]] = {}
-        self._touched: dict[str, tuple[int, ...]] = {}
-        self._sweep_folders: list[str] = []
         self._sweeps: dict[str, ShownSweep] = {}
-        self._turn = 0
+
+    def refresh(self) -> set[str]:
+        """Read what changed; return the identifiers of the changed runs. Sets `problem`, and raises nothing."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Follow changes from now on; called after the first `refresh`."""
+
+    def stop(self) -> None:
+        """Stop following changes."""
 
     def runs(self) -> Mapping[str, RunReader]:
+        """Return the runs with a folder by identifier."""
         return self._runs
 
     def sweeps(self) -> Mapping[str, ShownSweep]:
+        """Return the sweeps by identifier."""
         return self._sweeps
+
+    def jobs(self) -> Mapping[str, JobFacts]:
+        """Return the jobs of a cluster by the identifier of their row."""
+        return {}
+
+    def job(self, run_id: str) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return the answer of /api/job for a row of this source; None for one without a job. Raises Problem."""
+        return None
+
+
+class LocalRuns(Source):
+    """The runs and sweeps at or below a folder on this machine."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self._top = str(storage.local_path(where)).rstrip("/") or "/"
+        self._files: dict[str, tuple[RunReader, LocalFiles]] = {}
+        self._touched: dict[str, tuple[int, ...]] = {}
+        self._sweep_folders: list[str] = []
+        self._turn = 0
 
     def refresh(self) -> set[str]:
         changed = self._find() if self._turn % _FIND == 0 else set()
@@ -82,7 +85,7 @@ class LocalRuns:
                 problems.append(str(problem))
                 continue
             self._sweeps[sweep.id] = sweep
-        changed |= {id for id in {*before, *self._sweeps} if before.get(id) is not self._sweeps.get(id)}
+        changed |= changed_keys(before, self._sweeps)
         for reader, files in list(self._files.values()):
             # A run that has ended changes only by a new attempt, or by a new result.
             touched = None if reader.result is None else files.touched()
@@ -102,11 +105,11 @@ class LocalRuns:
 
     def _find(self) -> set[str]:
         found: dict[str, RunReader] = {}
-        known = {each.folder: each for each in self._runs.values()}
+        known = {reader.folder: reader for reader in self._runs.values()}
         self.problem = None
         sweeps: list[str] = []
         try:
-            for folder in local_run_folders(self._top, known, sweeps):
+            for folder in local_run_folders(self._top, known, {SWEEP: sweeps}):
                 reader = known.get(folder)
                 if reader is None:
                     files = LocalFiles(folder)
@@ -116,31 +119,20 @@ class LocalRuns:
         except InvalidData as problem:
             self.problem = str(problem)
         if not found and self.problem is None:
-            self.problem = "no runs yet" if os.path.isdir(self._top) else "no such folder"  # noqa: PTH112
+            self.problem = NO_RUNS if os.path.isdir(self._top) else "no such folder"  # noqa: PTH112
         self._sweep_folders = sweeps
         gone = self._runs.keys() - found.keys()
-        for id in gone:
-            del self._files[id]
-            self._touched.pop(id, None)
+        for run_id in gone:
+            del self._files[run_id]
+            self._touched.pop(run_id, None)
         self._runs = found
         return gone
 
 
-class BucketRuns:
+class BucketRuns(Source):
     """The runs at or below a gs:// URI, by one listing for all of them."""
 
     seconds = BUCKET_SECONDS
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.problem: str | None = None
-        self._runs: dict[str, RunReader] = {}
-
-    def runs(self) -> Mapping[str, RunReader]:
-        return self._runs
-
-    def sweeps(self) -> None:
-        return None
 
     def refresh(self) -> set[str]:
         changed: set[str] = set()
@@ -163,8 +155,13 @@ class BucketRuns:
                 failed = failed or str(problem)
         changed |= self._runs.keys() - found.keys()
         self._runs = found
-        self.problem = failed or (None if found else "no runs yet")
+        self.problem = failed or (None if found else NO_RUNS)
         return changed
+
+
+def changed_keys(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+    """Return the keys whose values are not the same objects."""
+    return {key for key in {*before, *now} if before.get(key) is not now.get(key)}
 
 
 def _name(top: str, folder: str) -> str:

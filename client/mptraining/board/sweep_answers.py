@@ -6,6 +6,7 @@ import os
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +22,21 @@ from mptraining_api.sweep.status import SweepPhase, Trial, TrialState
 from mptraining_api.sweep.trial_job import output_uri
 
 
+@dataclass(eq=False)
 class ShownSweep:
     """One state of a sweep; `version` is another text whenever the sweep has changed.
 
     `folder` is None for a sweep on a cluster, whose `namespace` is given instead. Thread-safe.
     """
 
-    def __init__(
-        self,
-        id: str,
-        version: str,
-        view: SweepView,
-        *,
-        folder: str | None,
-        namespace: str | None,
-        commands: Sequence[str],
-    ) -> None:
-        self.id = id
-        self.version = version
-        self.view = view
-        self.folder = folder
-        self.namespace = namespace
-        self.commands = tuple(commands)
-        self._importance: dict[str, float] | None = None
-        self._lock = threading.Lock()
+    id: str
+    version: str
+    view: SweepView
+    folder: str | None
+    namespace: str | None
+    commands: Sequence[str]
+    _importance: dict[str, float] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def importance(self) -> dict[str, float]:
         """Return the importance of each parameter; empty if it is unknown, as without Optuna."""
@@ -59,21 +51,21 @@ class ShownSweep:
 
 def read_sweep(folder: str, known: Mapping[str, ShownSweep]) -> ShownSweep:
     """Return the sweep in a folder; the known one if it has not changed. Raises InvalidData."""
-    id = run_id(f"{folder}/{SWEEP}")
+    key = run_id(f"{folder}/{SWEEP}")
     try:
         stat = os.stat(f"{folder}/{SWEEP}")  # noqa: PTH116 - asked twice a second
     except OSError as error:
         raise InvalidData(f"{folder}/{SWEEP}", error.strerror or "cannot be read") from None
     # Every write is a new file.
     version = f"{stat.st_mtime_ns}-{stat.st_ino}-{stat.st_size}"
-    before = known.get(id)
+    before = known.get(key)
     if before is not None and before.version == version:
         return before
     stored = SweepFolder(Path(folder)).read()
     if stored is None:
         raise InvalidData(f"{folder}/{SWEEP}", "was deleted")
     commands = [shlex.join(["mptj", "sweep", verb, folder]) for verb in ("compare", "job")]
-    return ShownSweep(id, version, SweepView(*stored, folder), folder=folder, namespace=None, commands=commands)
+    return ShownSweep(key, version, SweepView(*stored, folder), folder=folder, namespace=None, commands=commands)
 
 
 def cluster_sweep(
@@ -82,13 +74,13 @@ def cluster_sweep(
     """Return a sweep of a cluster; the known one if it has not changed. Raises ClusterProblem."""
     metadata = document["metadata"]
     namespace, name = str(metadata.get("namespace")), str(metadata["name"])
-    id = run_id(f"sweep/{metadata['uid']}")
-    before = known.get(id)
+    key = run_id(f"sweep/{metadata['uid']}")
+    before = known.get(key)
     if before is not None and before.version == metadata["resourceVersion"]:
         return before
     commands = [shlex.join(["mptj", "sweep", verb, name, *flags]) for verb in ("compare", "job")]
     seen = view_of_document(document, cluster)
-    return ShownSweep(id, metadata["resourceVersion"], seen, folder=None, namespace=namespace, commands=commands)
+    return ShownSweep(key, metadata["resourceVersion"], seen, folder=None, namespace=namespace, commands=commands)
 
 
 # States of the page's badges.
@@ -141,15 +133,20 @@ def details(shown: ShownSweep, runs: Mapping[str, RunFacts]) -> dict[str, Any]:
         "parameter": False,
     }
     time = {"key": "seconds", "title": "time", "kind": "seconds", "better": None, "parameter": False}
-    shares = shown.importance()
-    ids = {_place(folder): id for id, each in runs.items() if (folder := each.folder or (each.job and each.job.folder))}
+    folders = {key: run.folder or (run.job and run.job.folder) for key, run in runs.items()}
+    ids = {_place(folder): key for key, folder in folders.items() if folder}
     return {
         "sweep": row(shown),
         "objective": objective,
         "columns": [*parameters, objective, time],
-        "trials": [_trial(view, each, ids) for each in view.trials],
-        "importance": [{"key": path, "title": names.get(path, path), "share": share} for path, share in shares.items()],
+        "trials": [_trial(view, trial, ids) for trial in view.trials],
     }
+
+
+def importance_of(shown: ShownSweep) -> list[dict[str, Any]]:
+    """Return the answer of /api/importance/ID: the share of each parameter, the largest first."""
+    names = short_names(shown.view.paths)
+    return [{"title": names.get(path, path), "share": share} for path, share in shown.importance().items()]
 
 
 def _place(folder: str) -> str:

@@ -22,7 +22,7 @@ from mptraining.cli.output import note
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
-    from mptraining.board.sources import JobSource, Source
+    from mptraining.board.sources import Source
     from mptraining.cluster.connection import Cluster
 
 # `mptj run` writes there.
@@ -74,7 +74,7 @@ def board(
     from mptraining.board.board import Board
 
     sources, clusters = _sources(list(places), cluster, **shown)
-    runs = Board(sources, clusters)
+    runs = Board([*sources, *clusters])
     if host is not None and not access.is_loopback(host):
         note(f"warning: {host} is reached from other machines; the connection is not encrypted, the token is the key")
     listening = serve.bind(host or _LOCAL, port)
@@ -97,8 +97,8 @@ def write_page(file: str, places: list[str], cluster: Cluster, *, jobs: bool = F
     from mptraining.board import export
     from mptraining.board.board import Board
 
-    sources = _sources(places, cluster, jobs=jobs, everywhere=everywhere, read_logs=True)
-    return export.write_page(Path(file), Board(*sources))
+    folders, clusters = _sources(places, cluster, jobs=jobs, everywhere=everywhere, read_logs=True)
+    return export.write_page(Path(file), Board([*folders, *clusters]))
 
 
 def _require_extra() -> None:
@@ -111,7 +111,7 @@ def _require_extra() -> None:
 
 def _sources(
     places: list[str], cluster: Cluster, *, jobs: bool, everywhere: bool, read_logs: bool = False
-) -> tuple[list[Source], list[JobSource]]:
+) -> tuple[list[Source], list[Source]]:
     """Return the folders and the jobs to show. Raises Problem for a job if there is no cluster."""
     from mptraining.board.sources import folder_source
 
@@ -119,7 +119,7 @@ def _sources(
     names = [place for place in places if place not in folders]
     if not places and not jobs:
         folders = [_RUNS if Path(_RUNS).is_dir() else "."]
-    clusters: list[JobSource] = []
+    clusters: list[Source] = []
     if jobs or names:
         from mptraining.board.cluster_jobs import ClusterJobs
         from mptraining.cluster.connection import connect

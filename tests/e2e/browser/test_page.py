@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from mptraining.board.board import Board
 from mptraining.board.export import write_page
 from mptraining.board.sources import folder_source
-from tests.e2e.browser.conftest import Opened, Served, picture, wait_for_another_picture
+from tests.e2e.browser.conftest import Opened, Served
 from tests.testbed.run_folders import RunFolder
 
 # WCAG's definition, over what is visible.
@@ -41,7 +41,7 @@ def test_text_has_the_contrast_of_wcag_aa(board: Callable[..., Opened], scheme: 
     opened = board(color_scheme=scheme)
     paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") is (scheme == "light")
-    texts = "td, th, th a, button, .badge, .count, .chip, .progress-text, .outcome, #views a, a.button"
+    texts = "td, th, th a, button, .badge, .count, .progress-text, .outcome, #views a, a.button"
     assert opened.page.evaluate(_CONTRAST, texts) >= 4.5
     opened.open_run("fp16-resumed")
     assert opened.page.evaluate(_CONTRAST, "dt, dd, p, h1, h2, h3, li, .chart-title, .badge, summary") >= 4.5
@@ -59,9 +59,13 @@ def test_the_reader_can_choose_dark(board: Callable[..., Opened]) -> None:
 def test_nothing_is_wider_than_a_phone(board: Callable[..., Opened]) -> None:
     opened = board(viewport={"width": 390, "height": 844}, has_touch=True)
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    for fragment in ("#/runs", "#/compare", "#/compare?tab=scatter", "#/compare?tab=parallel", "#/compare?tab=speed"):
+    for fragment, seen in (
+        ("#/runs", "tr[data-run]"),
+        ("#/compare", ".chart canvas"),
+        ("#/compare?tab=scatter", ".dot"),
+    ):
         opened.go(fragment)
-        opened.page.wait_for_timeout(150)
+        opened.page.locator(seen).first.wait_for()
         assert opened.page.evaluate(overflow) <= 0, fragment
     opened.open_run("fp16-lr-1e-1")
     loss = opened.drawn("loss")
@@ -76,7 +80,7 @@ def test_everything_is_reached_by_keyboard(board: Callable[..., Opened]) -> None
     press("/")
     expect(opened.page.get_by_role("searchbox")).to_be_focused()
     opened.page.keyboard.type("fp16-lr")
-    assert len(opened.names()) == 4
+    expect(opened.page.locator("tr[data-run]")).to_have_count(4)
     press("Escape")
     press("?")
     expect(opened.page.get_by_role("dialog", name="Keys")).to_be_visible()
@@ -134,56 +138,49 @@ def test_an_exported_page_needs_no_server(stories: Path, tmp_path: Path, open_pa
     expect(opened.page.locator("#connection")).to_have_text("exported page")
     assert len(opened.names()) == 13
     opened.go("#/compare")
-    loss = opened.drawn("loss")
-    rough = picture(loss)
-    opened.page.get_by_label("Smoothing").fill("0.9")
-    wait_for_another_picture(opened, loss, rough)
+    opened.drawn("loss")
     opened.page.get_by_role("button", name="Scatter").click()
-    assert opened.page.locator("svg a.dot").count() >= 12
+    expect(opened.page.locator("svg a.dot")).to_have_count(13)
     opened.open_run("fp16-resumed")
     expect(opened.page.locator(".log")).to_contain_text("epoch 12/12")
     assert [each for each in requests if not each.startswith(("file:", "data:"))] == []
 
 
-def test_markup_in_a_runs_name_and_output_stays_text(
-    tmp_path: Path, serve_board: Callable[..., Served], open_page: Callable[..., Opened]
-) -> None:
-    from tests.testbed.run_folders import Story
-
-    run = RunFolder(tmp_path / "<img src=x onerror=alert(1)>", Story("evil"), start=1_790_000_000.0)
-    run.begin()
-    run.advance(300)
-    run.notice("<b>Topic</b>", "<script>alert(1)</script>")
-    opened = open_page(serve_board(tmp_path).address)
-    opened.page.locator("tr[data-run] a").click()
-    expect(opened.page.locator("#events")).to_contain_text("<script>alert(1)</script>")
-    assert opened.page.locator("main img, main script, #events b").count() == 0
-
-
-def test_a_waiting_job_shows_why_its_pods_and_the_commands(board: Callable[..., Opened]) -> None:
+def test_a_waiting_job_is_a_section_of_its_runs_page(board: Callable[..., Opened]) -> None:
     opened = board()
+    why = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. Wait, or ask for another accelerator."
+    event = {"time": 1_790_000_000, "type": "Warning", "reason": "FailedScheduling", "message": "no"}
     job = {
         "phase": "Pending",
-        "why": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. Wait, or ask for another accelerator.",
+        "state": "Waiting",
+        "why": why,
         "conditions": [{"type": "Running", "status": "False", "reason": "Unschedulable", "message": "no node fits"}],
         "pods": [{"name": "flowers-0", "phase": "Pending", "node": None, "reason": "Unschedulable", "restarts": 0}],
-        "events": [
-            {
-                "time": 1_790_000_000,
-                "type": "Warning",
-                "reason": "FailedScheduling",
-                "message": "no",
-                "object": "Pod/flowers-0",
-                "count": 3,
-            }
-        ],
-        "commands": [{"title": "Logs of the workers", "command": "mptj logs -f flowers --namespace team-a"}],
-        "run": None,
+        "events": [event | {"about": "Pod flowers-0", "count": 3}],
     }
-    opened.page.route("**/api/job/team-a/flowers", lambda route: route.fulfill(json=job))
-    opened.go("#/job/team-a/flowers")
-    expect(opened.page.get_by_role("heading", name="flowers")).to_be_visible()
-    expect(opened.page.get_by_role("note")).to_contain_text("Insufficient nvidia.com/gpu")
-    expect(opened.page.get_by_role("row", name="flowers-0 Pending").first).to_be_visible()
-    expect(opened.page.get_by_text("FailedScheduling")).to_be_visible()
-    expect(opened.page.get_by_text("mptj logs -f flowers --namespace team-a")).to_be_visible()
+
+    def with_job(route: Route) -> None:
+        page = route.fetch().json()
+        page["run"]["job"] = {"namespace": "team-a", "name": "flowers"}
+        route.fulfill(json=page)
+
+    opened.page.route("**/api/run/*", with_job)
+    opened.page.route("**/api/job/*", lambda route: route.fulfill(json=job))
+    opened.open_run("fp16-xla")
+    section = opened.page.get_by_role("region", name="Job")
+    expect(section.get_by_role("note")).to_contain_text(why)
+    expect(section.get_by_role("row", name="flowers-0 Pending").first).to_be_visible()
+    expect(section.get_by_text("FailedScheduling")).to_be_visible()
+    expect(opened.page.locator(".where")).to_contain_text("job team-a/flowers")
+
+
+def test_the_link_opens_the_board_from_a_page_of_another_site(
+    served_stories: Served, open_page: Callable[..., Opened]
+) -> None:
+    """As a click in a web terminal does: a cookie with SameSite=Strict would not come back from the redirect."""
+    opened = open_page("about:blank")
+    link = f'<a href="{served_stories.address}">board</a>'
+    opened.page.route("http://terminal.example/", lambda route: route.fulfill(body=link, content_type="text/html"))
+    opened.page.goto("http://terminal.example/")
+    opened.page.get_by_role("link", name="board").click()
+    opened.page.locator("tr[data-run]").first.wait_for()

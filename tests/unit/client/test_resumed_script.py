@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from mptraining.board.series import chart
 
 from mptraining.board.board import Board
-from mptraining.board.series import chart
 from mptraining.board.sources import folder_source
 from mptraining.comparison import compare
 from mptraining.runs import load_run

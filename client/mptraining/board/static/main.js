@@ -1,15 +1,11 @@
-// The page's frame: which view is open (by the URL's fragment), the connection, the theme and the keys.
+// The page's frame: the view that the URL's fragment names, the connection, the theme and the keys.
 
-import { emptyState, h } from "./dom.js";
-import { offline } from "./load.js";
-import { onConnection, startListening } from "./live.js";
-import { keep, kept } from "./settings.js";
-import { CompareView } from "./views/compare_view.js";
-import { JobView } from "./views/job_view.js";
-import { RunView } from "./views/run_view.js";
-import { RunsView } from "./views/runs_view.js";
-import { SweepView } from "./views/sweep_view.js";
-import { SweepsView } from "./views/sweeps_view.js";
+import { CompareView } from "./compare_view.js";
+import { connection, offline, startListening } from "./data.js";
+import { RunView } from "./run_view.js";
+import { RunsView } from "./runs_view.js";
+import { SweepView, SweepsView } from "./sweeps_view.js";
+import { html, render, useEffect, useKept, useRef, useState } from "./ui.js";
 
 const KEYS = [
   ["/", "write in the filter"],
@@ -24,121 +20,102 @@ const KEYS = [
   ["Esc", "leave a field or this list"],
   ["?", "this list"],
 ];
-const NOTICES = {
-  stopped: "The board's server has stopped or cannot be reached. What you see may be old; the page reconnects by itself. Start it again with mptj board.",
-};
+const STOPPED =
+  "The board's server has stopped or cannot be reached. What you see may be old; the page reconnects by itself. " +
+  "Start it again with mptj board.";
+const CONNECTIONS = { live: "live", stopped: "not connected", forbidden: "not connected", offline: "exported page" };
+const VIEWS = { runs: RunsView, compare: CompareView, run: RunView, sweeps: SweepsView, sweep: SweepView };
+const TITLES = { runs: "Runs", compare: "Compare", sweeps: "Sweeps" };
+const THEMES = [null, "dark", "light"];
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
-let view = null;
-let opened = 0;
-
-/** Return the view that a fragment names, and its arguments. */
-export function route(fragment) {
+/** Return the view that a fragment names: {name, id, parameters}. */
+function route(fragment) {
   const [path, query = ""] = fragment.replace(/^#\/?/, "").split("?");
   const [name, ...parts] = path.split("/").map(decodeURIComponent);
-  const parameters = new URLSearchParams(query);
-  if (name === "compare") return { name, make: () => new CompareView(parameters) };
-  if (name === "run" && parts[0]) return { name, make: () => new RunView(parts.join("/")) };
-  if (name === "sweep" && parts[0]) return { name, make: () => new SweepView(parts.join("/")) };
-  if (name === "sweeps") return { name, make: () => new SweepsView() };
-  if (name === "job" && parts.length === 2) return { name, make: () => new JobView(parts[0], parts[1]) };
-  return { name: "runs", make: () => new RunsView() };
+  const id = parts.join("/");
+  const known = name in VIEWS && (name in TITLES || id) ? name : "runs";
+  return { name: known, id, parameters: new URLSearchParams(query) };
 }
 
-async function show() {
-  const main = document.getElementById("view");
-  if (location.hash === "#view") return;
-  const { name, make } = route(location.hash);
-  const turn = (opened += 1);
-  view?.close();
-  view = make();
-  drawNavigation(name);
-  const root = h("div", { class: `view ${name}-view` });
-  main.replaceChildren(root);
-  try {
-    await view.open(root);
-  } catch (error) {
-    if (turn !== opened) return;
-    if (error.status === undefined) throw error;
-    root.replaceChildren(emptyState("This cannot be shown", error.message, h("a", { href: "#/runs" }, "All runs")));
-    if (error.token) notice("forbidden", error.message);
-  }
-  if (turn !== opened) return;
-  document.title = `${view.title ?? "Runs"} · mptj board`;
-  scrollTo(0, 0);
-}
-
-function drawNavigation(active) {
-  const link = (name, title) => h("a", { href: `#/${name}`, "aria-current": active === name ? "page" : null }, title);
-  const views = document.getElementById("views");
-  views.replaceChildren(link("runs", "Runs"), link("compare", "Compare"), link("sweeps", "Sweeps"));
-}
-
-function notice(state, reason = NOTICES[state] ?? "") {
-  const place = document.getElementById("notice");
-  place.hidden = !reason;
-  place.textContent = reason;
-  const titles = { live: "live", stopped: "not connected", forbidden: "not connected", offline: "exported page" };
-  const connection = document.getElementById("connection");
-  connection.className = state;
-  connection.textContent = titles[state];
-}
-
-function setTheme(theme) {
+function Board() {
+  const [place, setPlace] = useState(() => route(location.hash));
+  const [[state, reason], setState] = useState([offline ? "offline" : "live", ""]);
+  const [theme, setTheme] = useKept("theme", null);
+  const [, setSystem] = useState(systemIsDark.matches);
+  const keys = useRef();
+  const { name, id, parameters } = place;
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
-  keep("theme", theme);
-  document.getElementById("theme").textContent = `◐ ${{ dark: "Dark", light: "Light" }[theme] ?? "Auto"}`;
-  document.getElementById("theme").setAttribute("aria-label", `Colours: ${theme ?? "as the system"}`);
-  view?.redraw?.();
+  const nextTheme = () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
+  const actions = {
+    "/": () => document.querySelector("input[type=search]")?.focus(),
+    "?": () => keys.current.showModal(),
+    g: () => (location.hash = "#/runs"),
+    c: () => (location.hash = document.getElementById("compare")?.getAttribute("href") ?? "#/compare"),
+    d: nextTheme,
+  };
+  useEffect(() => {
+    const moved = () => location.hash !== "#view" && setPlace(route(location.hash));
+    const system = () => setSystem(systemIsDark.matches);
+    window.addEventListener("hashchange", moved);
+    systemIsDark.addEventListener("change", system);
+    connection.listen((next, why) => setState([next, why ?? (next === "stopped" ? STOPPED : "")]));
+    startListening();
+  }, []);
+  useEffect(() => {
+    const press = (event) => pressed(event, keys.current.open ? {} : actions);
+    document.addEventListener("keydown", press);
+    return () => document.removeEventListener("keydown", press);
+  });
+  useEffect(() => {
+    document.title = `${TITLES[name] ?? id} · mptj board`;
+    scrollTo(0, 0);
+  }, [name, id]);
+  const setParameters = (changed) => {
+    for (const [key, value] of Object.entries(changed)) parameters.set(key, value);
+    // The address can be shared, without a step in the history for each choice.
+    const path = [name, id].filter(Boolean).map(encodeURIComponent).join("/");
+    history.replaceState(null, "", `#/${path}?${parameters.toString().replaceAll("%2C", ",")}`);
+    setPlace({ ...place });
+  };
+  const key = [name, id, parameters.get("runs")].join("/");
+  const dark = theme ? theme === "dark" : systemIsDark.matches;
+  const link = ([view, title]) =>
+    html`<a href="#/${view}" aria-current=${view === name ? "page" : null}>${title}</a>`;
+  const help = ([shown, text]) => html`<dt><kbd>${shown}</kbd></dt><dd>${text}</dd>`;
+  return html`
+    <a class="visually-hidden" href="#view">Skip to the content</a>
+    <header id="top">
+      <a class="brand" href="#/runs"><span class="mark" aria-hidden="true"></span>mptj board</a>
+      <nav aria-label="Views" id="views">${Object.entries(TITLES).map(link)}</nav>
+      <span id="connection" role="status" class=${state}>${CONNECTIONS[state]}</span>
+      <button type="button" id="theme" class="quiet" onClick=${nextTheme}>
+        ◐ ${{ dark: "Dark", light: "Light" }[theme] ?? "Auto"}</button>
+      <button type="button" id="help" class="quiet" aria-label="Keyboard keys" onClick=${actions["?"]}>?</button>
+    </header>
+    ${reason && html`<div id="notice" role="alert">${reason}</div>`}
+    <main id="view" tabindex="-1" class="${name}-view">
+      <${VIEWS[name]} key=${key} ...${{ id, parameters, setParameters, dark }} />
+    </main>
+    <dialog id="keys" ref=${keys} aria-labelledby="keys-title">
+      <h2 id="keys-title">Keys</h2>
+      <dl>${KEYS.map(help)}</dl>
+      <button type="button" onClick=${() => keys.current.close()}>Close</button>
+    </dialog>`;
 }
 
-function nextTheme() {
-  const order = [null, "dark", "light"];
-  setTheme(order[(order.indexOf(kept("theme", null)) + 1) % order.length]);
-}
-
-function showKeys() {
-  const dialog = document.getElementById("keys");
-  const rows = KEYS.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]);
-  dialog.replaceChildren(h("h2", { id: "keys-title" }, "Keys"), h("dl", {}, rows), h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
-  dialog.showModal();
-}
-
-function pressed(event) {
+function pressed(event, actions) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox";
   if (event.key === "Escape" && typing) {
     // Otherwise Chromium empties a search field without an input event.
     event.preventDefault();
     event.target.blur();
   }
-  if (typing || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  const action = {
-    "/": () => document.querySelector("input[type=search]")?.focus(),
-    "?": showKeys,
-    g: () => (location.hash = "#/runs"),
-    c: () => (location.hash = document.getElementById("compare")?.getAttribute("href") ?? "#/compare"),
-    d: nextTheme,
-  }[event.key];
-  if (!action || document.getElementById("keys").open) return;
+  const action = actions[event.key];
+  if (!action || typing || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   event.preventDefault();
   action();
 }
 
-/** Begin: theme, keys, connection, and the first view. */
-export function start() {
-  setTheme(kept("theme", null));
-  document.getElementById("theme").addEventListener("click", nextTheme);
-  document.getElementById("help").addEventListener("click", showKeys);
-  document.getElementById("skip").addEventListener("click", (event) => {
-    event.preventDefault();
-    document.getElementById("view").focus();
-  });
-  document.addEventListener("keydown", pressed);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.redraw?.());
-  window.addEventListener("hashchange", show);
-  onConnection(notice);
-  if (!offline) startListening();
-  show();
-}
-
-start();
+render(html`<${Board} />`, document.getElementById("board"));

@@ -1,13 +1,17 @@
-// The list of runs as a value: filter, order, groups, columns. No drawing here.
+// The list of runs as a value: filter, order, columns. No drawing here.
 
-/** Return the value of a column, or of the run's own fields `name` and `state`. */
+import { inOrder } from "./numbers.js";
+
+/** The columns that are fields of a run itself. */
+export const OWN = [{ key: "name", title: "run" }, { key: "state", title: "state" }];
+
+/** Return the value of a column, or of the run's or trial's own fields; null if there is none. */
 export function valueOf(run, key) {
-  return key === "name" || key === "state" ? run[key] : run.values[key] ?? null;
+  return (["name", "state", "number"].includes(key) ? run[key] : run.values[key]) ?? null;
 }
 
-/** Return a predicate for the filter's text, or {error}. Words, /regex/, and column=text, column<number, column>number. */
+/** Return {test} for the filter's text, or {error}: words, /regex/, column=text, column<number, column>number. */
 export function parseFilter(text, columns) {
-  const tests = [];
   const pattern = /^\/(.*)\/i?$/.exec(text.trim());
   if (pattern) {
     try {
@@ -17,85 +21,60 @@ export function parseFilter(text, columns) {
       return { error: `not a regular expression: ${error.message.replace(/^Invalid regular expression: /, "")}` };
     }
   }
-  for (const word of text.trim().toLowerCase().split(/\s+/).filter(Boolean)) {
-    const condition = /^([^=<>]+)(=|<|>)(.+)$/.exec(word);
-    if (!condition) {
-      tests.push((run) => searchable(run).toLowerCase().includes(word));
-      continue;
-    }
-    const [, name, operator, wanted] = condition;
-    const column = findColumn(name, columns);
-    if (!column) return { error: `no column "${name}"; columns are in the menu Columns` };
-    if (operator !== "=" && Number.isNaN(Number(wanted))) return { error: `"${word}": expected a number after ${operator}` };
-    tests.push((run) => {
+  const conditions = text.trim().toLowerCase().split(/\s+/).filter(Boolean).map((word) => condition(word, columns));
+  const wrong = conditions.find(({ error }) => error);
+  return wrong ?? { test: (run) => conditions.every(({ test }) => test(run)) };
+}
+
+function condition(word, columns) {
+  const parts = /^([^=<>]+)(=|<|>)(.+)$/.exec(word);
+  if (!parts) return { test: (run) => searchable(run).toLowerCase().includes(word) };
+  const [, name, operator, wanted] = parts;
+  const column = findColumn(name, columns);
+  if (!column) return { error: `no column "${name}"; the titles of the table, without blanks, are columns` };
+  const number = Number(wanted);
+  if (operator !== "=" && Number.isNaN(number)) return { error: `"${word}": expected a number after ${operator}` };
+  const compare = {
+    "=": (value) => String(value).toLowerCase() === wanted || number === value,
+    "<": (value) => value < number,
+    ">": (value) => value > number,
+  }[operator];
+  return {
+    test: (run) => {
       const value = valueOf(run, column.key);
-      if (value === null) return false;
-      if (operator === "=") return String(value).toLowerCase() === wanted || Number(wanted) === value;
-      return operator === "<" ? value < Number(wanted) : value > Number(wanted);
-    });
-  }
-  return { test: (run) => tests.every((each) => each(run)) };
+      return value !== null && compare(value);
+    },
+  };
 }
 
 /** Return the column that was typed: its name, its beginning or a part of it; of several the one that is shown. */
-export function findColumn(name, columns) {
+function findColumn(name, columns) {
   const plain = (text) => text.toLowerCase().replace(/[\s_:]/g, "");
-  const shownFirst = [...columns].sort((one, other) => isShownAtFirst(other.key) - isShownAtFirst(one.key));
-  const all = [{ key: "name", title: "name" }, { key: "state", title: "state" }, ...shownFirst];
-  const names = (each) => [plain(each.key), plain(each.title), plain(each.key.replace(/^(best|last):/, ""))];
+  const names = ({ key, title }) => [key, title, key.replace(/^(best|last):/, "")].map(plain);
   const wanted = plain(name);
-  return (
-    all.find((each) => names(each).includes(wanted)) ??
-    all.find((each) => names(each).some((other) => other.startsWith(wanted))) ??
-    all.find((each) => names(each).some((other) => other.includes(wanted)))
-  );
+  const all = [...OWN, ...columns.filter(({ key }) => isShown(key)), ...columns];
+  const tests = [(text) => text === wanted, (text) => text.startsWith(wanted), (text) => text.includes(wanted)];
+  return tests.map((test) => all.find((column) => names(column).some(test))).find(Boolean);
 }
 
-/** Return whether a column is shown before the reader has chosen: not what another column tells better. */
-export function isShownAtFirst(key) {
+/** Return whether the table shows a column: not what another one tells better. */
+export function isShown(key) {
   // The state shows the outcome; the best of validation and the last of training are what one looks for.
-  return !["outcome", "phase", "strategy"].includes(key) && !key.startsWith("last:val_") && (!key.startsWith("best:") || key.startsWith("best:val_"));
+  if (["outcome", "phase", "strategy"].includes(key) || key.startsWith("last:val_")) return false;
+  return !key.startsWith("best:") || key.startsWith("best:val_");
 }
 
 function searchable(run) {
-  const values = Object.values(run.values).filter((each) => typeof each === "string");
-  return [run.name, run.folder, run.state, run.reason, run.job?.name, run.job?.namespace, ...values].filter(Boolean).join(" ");
+  const texts = Object.values(run.values).filter((value) => typeof value === "string");
+  const { name, folder, state, reason, job } = run;
+  return [name, folder, state, reason, job?.name, job?.namespace, ...texts].filter(Boolean).join(" ");
 }
 
 /** Return the runs in order of a column; runs without a value come last in both directions. */
 export function sortRuns(runs, { key, descending }) {
-  const direction = descending ? -1 : 1;
   return [...runs].sort((one, other) => {
     const [a, b] = [valueOf(one, key), valueOf(other, key)];
     if (a === null || b === null) return (a === null) - (b === null);
-    if (typeof a === "number" && typeof b === "number") return direction * (a - b);
-    // NaN is a string.
-    if (typeof a !== typeof b) return (typeof a === "string") - (typeof b === "string");
-    return direction * String(a).localeCompare(String(b), "en", { numeric: true });
+    return descending && typeof a === typeof b ? inOrder(b, a) : inOrder(a, b);
   });
 }
-
-/** Return [{value, runs}] by the values of a column, in the order in which they appear; one group without a column. */
-export function groupRuns(runs, key) {
-  if (!key) return [{ value: null, runs }];
-  const groups = new Map();
-  for (const run of runs) {
-    const value = valueOf(run, key);
-    if (!groups.has(value)) groups.set(value, []);
-    groups.get(value).push(run);
-  }
-  return [...groups].map(([value, members]) => ({ value, runs: members }));
-}
-
-/** Split the columns into those in which the runs differ, and the settings that all runs share. */
-export function splitShared(runs, columns) {
-  if (runs.length < 2) return { differing: columns, shared: [] };
-  const same = (column) => {
-    const first = valueOf(runs[0], column.key);
-    const setting = column.kind === "text" || SETTINGS.has(column.key);
-    return setting && first !== null && runs.every((each) => valueOf(each, column.key) === first);
-  };
-  return { differing: columns.filter((each) => !same(each)), shared: columns.filter(same) };
-}
-
-const SETTINGS = new Set(["replicas", "learningRate", "globalBatchSize", "seed", "epochs", "restarts", "recoveries"]);

@@ -40,11 +40,12 @@ def test_the_printed_address_sets_the_cookie_that_opens_everything(board: Served
     assert (first.status, first.headers["Location"]) == (303, "/")
     cookie = first.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    # Strict would lock out who follows the link from a web terminal; the browser tests follow one.
+    assert "SameSite=lax" in cookie
     assert str(board.port) in cookie.split("=")[0]
     page = board.request("/", headers={"Cookie": cookie.split(";")[0]})
     assert page.status == 200
-    assert b"<main" in page.body
+    assert b'id="board"' in page.body
 
 
 @pytest.mark.parametrize("path", PATHS)

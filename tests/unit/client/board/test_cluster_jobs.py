@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mptraining.board import cluster_jobs
+from mptraining.board import cluster_jobs, sources
 from mptraining.board.board import Board
 from mptraining.board.cluster_jobs import ClusterJobs
 from mptraining.board.export import data
 from mptraining.board.sources import folder_source
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, Request, Unreachable, cluster_problem
+from mptraining.cluster.errors import NotAllowed, NotFound, Unreachable
 from mptraining.runs.reader import run_id
-from mptraining.sweeps.cluster import list_sweeps
 from mptraining_api.events import Event
-from mptraining_api.kubernetes_api import ApiProblem, Raw, Resource
+from mptraining_api.kubernetes_api import Raw, Resource
+from tests.fakes import Clock
 from tests.testbed.board_runs import write_run
 from tests.testbed.sweep_files import view_of
 
@@ -47,9 +48,10 @@ class Cluster(ApiServer):
                 return each
         raise NotFound(name, "not found")
 
-    def items(
-        self, resource: Resource, *, everywhere: bool = False, metadata_only: bool = False, **query: str
-    ) -> list[Raw]:
+    def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
+        return self.items(resource, everywhere=everywhere), "10"
+
+    def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
         if self.away:
             raise Unreachable("test-cluster", "does not answer")
         if resource.plural in self.forbidden:
@@ -68,35 +70,22 @@ def sweep(name: str, version: int = 1, **spec: Any) -> Raw:
 
 
 def test_a_sweep_that_cannot_be_read_is_reported_beside_the_jobs_and_the_other_sweeps() -> None:
-    objects = {"mptrainingjobs": [job("digits")], "mptrainingsweeps": [sweep("a", algorithm=7), sweep("b")]}
-    now = [NOW]
-    source = ClusterJobs(Cluster(objects), clock=lambda: now[0])
-    for _ in range(2):
-        source.refresh()
-        assert [each.name for each in source.jobs().values()] == ["digits"]
-        assert [each.view.name for each in source.sweeps().values()] == ["b"]
-        assert source.problem.startswith("a: the sweep cannot be read")
-    objects["mptrainingsweeps"] = [sweep("b", 2), sweep("c")]
-    assert source.refresh() == set(), "the long list is read less often than the jobs"
-    now[0] += cluster_jobs.SWEEPS_SECONDS
-    assert source.refresh() == set(source.sweeps())
-    assert sorted(each.view.name for each in source.sweeps().values()) == ["b", "c"]
-    assert source.problem is None
+    source = ClusterJobs(
+        Cluster({"mptrainingjobs": [job("digits")], "mptrainingsweeps": [sweep("a", algorithm=7), sweep("b")]}),
+        clock=lambda: NOW,
+    )
+    source.refresh()
+    assert [facts.name for facts in source.jobs().values()] == ["digits"]
+    assert [shown.view.name for shown in source.sweeps().values()] == ["b"]
+    assert source.problem.startswith("a: the sweep cannot be read")
 
 
-def test_a_server_that_fails_to_list_sweeps_is_not_one_without_sweeps() -> None:
-    class Failing(Cluster):
-        def items(
-            self, resource: Resource, *, everywhere: bool = False, metadata_only: bool = False, **query: str
-        ) -> list[Raw]:
-            request = Request("list", resource.plural, "", self.namespace, "", self.name)
-            raise cluster_problem(request, ApiProblem(429, "Failure", "try again"))
-
-    with pytest.raises(ClusterProblem):
-        list_sweeps(Failing({}))
-    cluster = Cluster({})
+def test_a_user_who_may_not_list_sweeps_sees_the_jobs() -> None:
+    cluster = Cluster({"mptrainingjobs": [job("digits")]})
     cluster.forbidden = {"mptrainingsweeps"}
-    assert list_sweeps(cluster) == [], "a user who may not list them sees none"
+    source = ClusterJobs(cluster, clock=lambda: NOW)
+    source.refresh()
+    assert (len(source.jobs()), source.problem) == (1, None)
 
 
 def job(name: str, *, uri: str | None = None, namespace: str = "team", **status: Any) -> Raw:
@@ -123,7 +112,7 @@ RUNNING = {
 
 def board(cluster: Cluster, folders: Sequence[str] = (), **options: Any) -> Board:
     jobs = ClusterJobs(cluster, clock=lambda: NOW + 3600, **options)
-    found = Board([folder_source(each) for each in folders], [jobs], clock=lambda: NOW + 3600)
+    found = Board([*(folder_source(folder) for folder in folders), jobs], clock=lambda: NOW + 3600)
     found.refresh()
     return found
 
@@ -145,12 +134,6 @@ def test_a_job_without_a_run_folder_shows_what_the_cluster_knows() -> None:
     assert values["startTime"] == NOW
 
 
-def test_the_state_is_that_of_the_phase() -> None:
-    states = {"Queued": "Waiting", "Restarting": "Waiting", "Suspended": "Stopped", "Failed": "Failed"}
-    rows = board(Cluster({"mptrainingjobs": [job(phase.lower(), phase=phase) for phase in states]})).runs()["runs"]
-    assert {row["name"]: row["state"] for row in rows} == {phase.lower(): state for phase, state in states.items()}
-
-
 def test_a_job_is_the_row_of_its_run_folder(tmp_path: Path) -> None:
     """Also if another source has found the folder; a finished job that is gone keeps its folder's row."""
     write_run(tmp_path / "one", 0, 20, random.Random(0))
@@ -163,7 +146,6 @@ def test_a_job_is_the_row_of_its_run_folder(tmp_path: Path) -> None:
         row = rows[run_id(str(tmp_path / "one"))]
         assert row["job"] == {"namespace": "team", "name": "flowers"}
         assert row["progress"]["step"] == 20
-        assert (shown.job("team", "flowers") or {})["run"] == row["id"]
     cluster.objects["mptrainingjobs"] = []
     shown.refresh()
     rows = {each["id"]: each for each in shown.runs()["runs"]}
@@ -174,7 +156,7 @@ def test_the_page_of_a_job_says_why_it_waits() -> None:
     waiting = job("flowers", phase="Pending", conditions=[condition("Running", "Waiting", "for machines")])
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no such node"}
     pulls = [{"restartCount": 2, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
-    about = {"namespace": "team", "labels": {}, "uid": "p"}
+    about = {"namespace": "team", "labels": {}}
     pods = [
         {"metadata": about | {"name": "flowers-1-0-x"}, "status": {"phase": "Pending", "conditions": [scheduled]}},
         {"metadata": about | {"name": "flowers-1-1-y"}, "spec": {"nodeName": "n1"},
@@ -187,8 +169,9 @@ def test_the_page_of_a_job_says_why_it_waits() -> None:
     }  # fmt: skip
     cluster = Cluster({"mptrainingjobs": [waiting], "pods": pods, "events": [event], "nodes": []})
     shown = board(cluster, flags=["--context", "gke"])
-    page = shown.job("team", "flowers") or {}
-    assert (page["phase"], page["run"]) == ("Pending", None)
+    (row,) = shown.facts()
+    page = shown.job(row) or {}
+    assert (page["phase"], page["state"]) == ("Pending", "Waiting")
     assert "Waiting: for machines" in page["why"]
     assert "no node has t4 now" in page["why"]
     assert [(pod["name"], pod["node"], pod["restarts"], pod["reason"]) for pod in page["pods"]] == [
@@ -197,12 +180,13 @@ def test_the_page_of_a_job_says_why_it_waits() -> None:
     ]
     assert page["events"][0] == {
         "time": NOW, "type": "Warning", "reason": "FailedScheduling", "message": "0/3 nodes",
-        "object": "Pod flowers-1-0-x", "count": 4,
+        "about": "Pod flowers-1-0-x", "count": 4,
     }  # fmt: skip
-    assert page["commands"][1]["command"] == "mptj logs -f flowers --context gke --namespace team"
-    assert shown.job("team", "other") is None
+    commands = [each["command"] for each in (shown.run(row) or {})["commands"]]
+    assert commands[1] == "mptj logs -f flowers --context gke --namespace team"
+    assert shown.job("other") is None
     cluster.forbidden = {"events"}
-    page = shown.job("team", "flowers") or {}
+    page = shown.job(row) or {}
     assert "you may not list these" in page["events"][0]["message"]
 
 
@@ -237,3 +221,30 @@ def test_a_cluster_that_does_not_answer_keeps_its_last_rows() -> None:
     cluster.away = False
     shown.refresh()
     assert shown.runs()["sources"][0]["problem"] is None
+
+
+def test_the_folder_of_a_finished_job_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 finished jobs in a bucket cost 500 requests, however long the board is open; one that runs is read on."""
+    listed: Counter[str] = Counter()
+
+    def list_objects(where: str) -> list[object]:
+        listed[where] += 1
+        return []
+
+    monkeypatch.setattr("mptraining.runs.listing.storage.list_objects", list_objects)
+    ended = {"phase": "Succeeded", "startTime": TIME}
+    objects = [job(f"ended-{number}", uri=f"gs://b/{number}", **ended) for number in range(500)]
+    cluster = Cluster({"mptrainingjobs": [*objects, job("running", uri="gs://b/running", **RUNNING)]})
+    clock = Clock(NOW)
+    source = ClusterJobs(cluster, clock=clock)
+    for _ in range(60):
+        source.refresh()
+        clock.now += 1
+    assert listed.pop("gs://b/running") == 60 / sources.BUCKET_SECONDS
+    assert set(listed.values()) == {1}
+    assert len(listed) == 500
+    # A job of the same name and run folder that was created again is another run.
+    again = job("ended-0", uri="gs://b/0", phase="Running", startTime="2026-01-02T00:00:00Z")
+    cluster.objects["mptrainingjobs"] = [again | {"metadata": again["metadata"] | {"uid": "another"}}]
+    source.refresh()
+    assert listed["gs://b/0"] == 2

@@ -1,4 +1,4 @@
-"""The page of one run and the row of the table, from run folders with a story."""
+"""The page of one run, from run folders with a story."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from mptraining.board.board import Board
-from mptraining.board.details import details
 from mptraining.board.sources import folder_source
-from mptraining.comparison import compare
 from mptraining_api.events import Event, Finished, Notice, Recovered, Saved
 from mptraining_api.run_folder import events_file
 from mptraining_storage import storage
 from tests.testbed.served_board import served
-from tests.testbed.sweep_folders import RATE, write_sweep
+from tests.testbed.sweep_folders import write_sweep
 
 RunIn = Callable[..., Path]
 AttemptEvents = Callable[..., list[Event]]
@@ -32,9 +30,8 @@ def shown(folder: Path | str, now: float = 2000.0) -> tuple[dict[str, Any], dict
     """Return the answers of /api/runs and of /api/run for the only run."""
     board = Board([folder_source(str(folder))], clock=lambda: now)
     board.refresh()
-    (reader,) = board.readers().values()
-    found = details(board.facts()[reader.id], reader, now)
-    return board.runs(), found
+    (run,) = board.readers()
+    return board.runs(), board.run(run) or {}
 
 
 def test_a_run_that_was_interrupted_and_resumed(run_in: RunIn, attempt_events: AttemptEvents) -> None:
@@ -52,8 +49,6 @@ def test_a_run_that_was_interrupted_and_resumed(run_in: RunIn, attempt_events: A
     # 4 of 8 steps were trained again, half of the attempt's 9 seconds.
     assert one["lostSeconds"] == 4.5
     assert (two["firstStep"], two["lastStep"], two["outcome"], two["lostSeconds"]) == (4, 12, None, 0)
-    # 17 seconds of training in 108 of wall time, without the 4 of the points that were trained again.
-    assert found["goodput"] == pytest.approx((17 - 4) / 108)
 
 
 def test_everything_of_a_run_that_diverged(run_in: RunIn) -> None:
@@ -68,76 +63,17 @@ def test_everything_of_a_run_that_diverged(run_in: RunIn) -> None:
         file.write(lines(told))
     other = Notice(time=1013, topic="Other", message="of worker 1", **(ABOUT | {"worker": 1}))
     (folder / events_file(1, "a-b", 1, 0)).write_text(lines([other]))
-    (folder / "quarantine").mkdir()
-    bad = {"uri": "gs://b/1.tfrecord", "record": 7, "offset": 0, "cause": "checksum", "length": 9}
-    (folder / "quarantine" / "1-a-b-0.json").write_text(json.dumps({"version": 1, "records": [bad]}))
-    (folder / "quarantine" / "1-a-b-1.json").write_text("{torn")
     _, found = shown(folder)
-    assert found["checkpoints"] == [{"step": 10, "time": 1011, "bytes": 1000, "seconds": 0.5, "uri": "checkpoints/10"}]
     assert [(each["topic"], each["worker"]) for each in found["events"]] == [
-        ("Started", 0), ("Saved", 0), ("InputBound", 0), ("Other", 1), ("Recovered", 0),
+        ("Recovered", 0), ("Other", 1), ("InputBound", 0), ("Saved", 0), ("Started", 0),
     ]  # fmt: skip
-    assert found["divergence"] == {"step": 18, "layer": "dense_1", "message": text}
-    assert found["quarantine"] == [{"file": "gs://b/1.tfrecord", "record": 7, "reason": "checksum"}]
-    assert found["series"]["training"] == ["loss"]
-    assert found["series"]["validation"] == ["val_loss", "val_accuracy"]
+    assert [(each["level"], each["message"]) for each in found["events"]][:1] == [("Warning", text)]
+    names = [chart["names"] for chart in found["charts"][0]["charts"]]
+    assert names == [["loss", "val_loss"], ["val_accuracy"]]
     assert {"what", "value", "reason"} == set(found["decisions"][0])
     assert found["configuration"]["training.epochs"] == 5
     assert found["configuration"]["program.application.name"] == "mlp"
     assert not any(key.startswith("choices") for key in found["configuration"])
-
-
-@pytest.mark.parametrize(
-    ("result", "state"),
-    [
-        ({}, "Succeeded"),
-        ({"reason": "Diverged", "exit_code": 3, "message": "NaN"}, "Failed"),
-        ({"reason": "Preempted", "exit_code": 75, "message": "spot"}, "Stopped"),
-    ],
-)
-def test_the_state_of_a_run_that_has_ended(
-    run_in: RunIn, attempt_events: AttemptEvents, result: dict[str, Any], state: str
-) -> None:
-    folder = run_in(result=result)
-    (row,) = shown(folder)[0]["runs"]
-    assert row["state"] == state
-    assert row["reason"] == (f"{result['reason']}: {result['message']}" if result else "Succeeded")
-    assert row["values"]["outcome"] == result.get("reason", "Succeeded")
-    assert row["progress"] == {"step": 30, "totalSteps": 30, "percent": 100}
-    # A result of an earlier attempt is out of date.
-    later = attempt_events(steps=40, first=30, attempt=2, begin=1990.0)
-    (folder / events_file(2, "c", 0, 0)).write_text(lines(later))
-    assert shown(folder)[0]["runs"][0]["state"] == "Running"
-
-
-def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:
-    """`mptj compare` reads the same folder its own way."""
-    folder = run_in()
-    runs, _ = shown(folder)
-    (values,) = [run["values"] for run in runs["runs"]]
-    (expected,) = compare([str(folder)]).to_document()["runs"]
-    same = {
-        "step_seconds": "stepSeconds", "examples_per_second": "examplesPerSecond", "seconds": "totalSeconds",
-        "peak_memory_bytes": "peakMemoryBytes", "precision": "policy", "replicas": "replicas", "keras": "keras",
-        "val_accuracy": "last:val_accuracy", "global_batch_size": "globalBatchSize", "accelerator": "accelerator",
-    }  # fmt: skip
-    assert {key: values[ours] for key, ours in same.items()} == {key: expected[key] for key in same}
-    columns = {column["key"]: column for column in runs["columns"]}
-    assert columns["last:val_accuracy"]["better"] == columns["best:val_accuracy"]["better"] == "higher"
-    assert set(columns) == set(values)
-
-
-def test_damaged_and_foreign_files_are_no_runs(tmp_path: Path, run_in: RunIn) -> None:
-    folder = run_in()
-    (folder / "result.json").write_text("{half")
-    (folder / "job.json").write_text("[]")
-    (tmp_path / "runs" / "notes" / "events").mkdir(parents=True)
-    (tmp_path / "runs" / "notes" / "events" / "party.txt").touch()
-    (tmp_path / "runs" / ".hidden").symlink_to(folder)
-    runs, found = shown(tmp_path / "runs")
-    assert [each["name"] for each in runs["runs"]] == ["plain"]
-    assert found["configuration"] == {}
-    assert found["run"]["progress"]["step"] == 30
 
 
 def test_logs_are_read_in_pieces_at_whole_characters(run_in: RunIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,14 +102,14 @@ def test_requests_that_make_no_sense_are_explained(run_in: RunIn) -> None:
     with served(run_in().parent) as board:
         (run,) = board.get("/api/runs")["runs"]
         series = f"/api/series?run={run['id']}"
-        unknown = ("/api/run/none", "/api/job/team/none", "/api/series?run=none&name=loss")
+        unknown = ("/api/run/none", f"/api/job/{run['id']}", "/api/series?run=none&name=loss")
         wrong = [series, *(f"{series}&name=loss&{each}" for each in ("x=time", "pixels=0"))]
         for path in (*unknown, *wrong):
             answer = board.request(path)
             assert (answer.status, "error" in json.loads(answer.body)) == (404 if path in unknown else 400, True), path
         both = board.get(f"{series}&name=loss&name=val_loss&x=epoch")
         assert [chart["name"] for chart in both["charts"]] == ["loss", "val_loss"]
-        assert board.get(f"{series}&name=absent")["series"] == []
+        assert board.get(f"{series}&name=absent")["charts"][0]["series"] == []
 
 
 def test_a_bucket_is_read_like_a_folder(run_in: RunIn, attempt_events: AttemptEvents, bucket: str) -> None:
@@ -220,7 +156,7 @@ def test_sweeps_below_the_folder_and_one_in_detail(tmp_path: Path) -> None:
         assert first["values"].keys() == {each["key"] for each in detail["columns"]}
         assert (last["state"], last["run"]) == ("Running", None)
         assert "objective" not in last["values"]
-        assert {each["key"] for each in detail["importance"]} >= {RATE}
+        assert {each["title"] for each in board.get(f"/api/importance/{found['id']}")} >= {"learning_rate"}
         assert board.request("/api/sweep/none").status == 404
 
 

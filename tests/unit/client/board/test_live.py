@@ -6,20 +6,25 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mptraining.board.board import Board
-from mptraining.board.rows import SILENT_SECONDS
 from mptraining.board.sources import folder_source
-from mptraining.runs.reader import run_id
+from mptraining.comparison import rows
+from mptraining.comparison.rows import SILENT_SECONDS
+from mptraining.runs.facts import RunFacts
+from mptraining.runs.reader import RunReader, run_id
 from mptraining_api.run_folder import events_file
 from tests.fakes import Clock
 from tests.testbed.board_runs import BEGIN, progress, started, write_run
 from tests.testbed.served_board import Served, served
 
+RunIn = Callable[..., Path]
 SECONDS = 2.0
 
 
@@ -64,7 +69,7 @@ def test_new_points_and_new_runs_arrive_within_two_seconds(tmp_path: Path) -> No
         assert (after["runs"][0]["progress"]["step"], after["runs"][0]["state"]) == (21, "Running")
         assert after["runs"][0]["values"]["last:loss"] == 0.25
         drawn = board.get(f"/api/series?run={first['id']}&name=loss")
-        assert (drawn["series"][0]["x"][-1], drawn["series"][0]["y"][-1]) == (21, 0.25)
+        assert (drawn["charts"][0]["series"][0]["x"][-1], drawn["charts"][0]["series"][0]["y"][-1]) == (21, 0.25)
 
         begin = time.monotonic()
         write_run(tmp_path / "runs" / "two", 1, 20, random.Random(1))
@@ -144,3 +149,49 @@ def test_best_values_are_computed_between_answers(tmp_path: Path) -> None:
         assert all(each["values"]["best:loss"] > 0 for each in board.runs()["runs"])
     finally:
         board.stop()
+
+
+def test_a_run_that_cannot_be_shown_is_a_row_without_values(
+    run_in: RunIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = Board([folder_source(str(run_in(steps=20, done=False)))])
+    board.refresh()
+    values = rows.values
+
+    def fail(facts: RunFacts) -> dict[str, object]:
+        if facts.launches:
+            raise TypeError("unexpected")
+        return values(facts)
+
+    monkeypatch.setattr(rows, "values", fail)
+    (row,) = board.runs()["runs"]
+    assert (row["state"], row["values"]) == ("Unfinished", {})
+    assert "cannot be shown" in caplog.text
+
+
+def test_a_run_that_cannot_be_read_ends_no_background_reading(
+    run_in: RunIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [run_in(name, steps=600, done=False) for name in ("one", "two")]
+    board = Board([folder_source(str(folder)) for folder in folders])
+    curves = RunReader.curves
+    first = []
+
+    def fail_once(read: RunReader) -> object:
+        if not first:
+            first.append(read.id)
+        if read.id == first[0]:
+            raise OverflowError("unexpected")
+        return curves(read)
+
+    monkeypatch.setattr(RunReader, "curves", fail_once)
+    monkeypatch.setattr("mptraining.board.board.QUIET_SECONDS", 0.0)
+    board.start()
+    try:
+        end = time.monotonic() + 10
+        while not any(reader.complete for reader in board.readers().values()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        board.stop()
+    assert "cannot be read" in caplog.text

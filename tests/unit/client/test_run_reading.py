@@ -6,7 +6,6 @@ import json
 import math
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from mptraining.board import rows
-from mptraining.board.board import Board
 from mptraining.board.details import details
-from mptraining.board.server import JSONResponse
-from mptraining.board.sources import folder_source
+from mptraining.comparison import rows
 from mptraining.runs import event_files, load_run
 from mptraining.runs.files import LocalFiles
+from mptraining.runs.listing import local_run_folders
 from mptraining.runs.reader import RunReader
 from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, Saved, Started, gauges, parse
 from mptraining_api.run_folder import EVENTS, events_file, parse_events_name
@@ -226,46 +223,22 @@ def test_lines_that_are_no_events_are_ignored_and_other_events_kept(
     ("name", "content"),
     [
         ("job.json", '{"program": "x"}'),
-        ("job.json", '{"choices": 5}'),
         ("job.json", '{"program": {"ensemble": {"members": 5}}}'),
         ("job.json", '{"training": {"optimizer": {"config": {"learning_rate": 1}}}, "learningRate": {"factor": "x"}}'),
         ("job.json", f'{{"training": {{"seed": 1{"0" * 400}}}}}'),
         ("job.json", "[" * 100_000),
         ("result.json", '{"attempt": 1, "metrics": "x"}'),
         ("result.json", f'{{"attempt": 1, "seconds": 1{"0" * 400}}}'),
-        ("quarantine/0.json", '{"records": ["x"]}'),
     ],
 )
-def test_documents_of_other_types_hide_neither_their_run_nor_others(run_in: RunIn, name: str, content: str) -> None:
+def test_documents_of_other_types_do_not_hide_their_run(run_in: RunIn, name: str, content: str) -> None:
     folder = run_in(steps=20, done=False)
-    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(content)
-    board = Board([folder_source(str(folder))])
-    board.refresh()
-    assert board.sources[0].problem is None
-    (row,) = json.loads(JSONResponse(board.runs()).body)["runs"]
+    read = reader(folder)
+    read.refresh()
+    row = json.loads(msgspec.json.encode(rows.row(read.facts, 0.0)))
     assert row["values"]["last:loss"] == 1 / 20
-    found = board.reader(row["id"])
-    page = json.loads(JSONResponse(details(found.facts, found, 0.0)).body)
-    assert page["series"]["training"] == ["loss"]
-
-
-def test_a_run_that_cannot_be_shown_is_a_row_without_values(
-    run_in: RunIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    board = Board([folder_source(str(run_in(steps=20, done=False)))])
-    board.refresh()
-    values = rows.values
-
-    def fail(facts: rows.RunFacts) -> dict[str, object]:
-        if facts.launches:
-            raise TypeError("unexpected")
-        return values(facts)
-
-    monkeypatch.setattr(rows, "values", fail)
-    (row,) = board.runs()["runs"]
-    assert (row["state"], row["values"]) == ("Unfinished", {})
-    assert "cannot be shown" in caplog.text
+    assert details(read.facts, read, 0.0)["charts"]
 
 
 HUGE = "1" + "0" * 400
@@ -295,34 +268,6 @@ def test_a_line_with_numbers_beyond_a_column_is_no_event(
     read.refresh()
     assert read.curves().step[-1] == 20
     msgspec.json.encode(rows.row(read.facts, 0.0))
-
-
-def test_a_run_that_cannot_be_read_ends_no_background_reading(
-    run_in: RunIn, tiny_ends: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folders = [run_in(name, steps=30, done=False) for name in ("one", "two")]
-    board = Board([folder_source(str(each)) for each in folders])
-    curves = RunReader.curves
-    first = []
-
-    def fail_once(read: RunReader) -> object:
-        if not first:
-            first.append(read.id)
-        if read.id == first[0]:
-            raise OverflowError("unexpected")
-        return curves(read)
-
-    monkeypatch.setattr(RunReader, "curves", fail_once)
-    monkeypatch.setattr("mptraining.board.board.QUIET_SECONDS", 0.0)
-    board.start()
-    try:
-        end = time.monotonic() + 10
-        while not any(each.complete for each in board.readers().values()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-    finally:
-        board.stop()
-    assert "cannot be read" in caplog.text
 
 
 class SlowFiles(LocalFiles):
@@ -370,3 +315,16 @@ def test_a_run_with_slow_storage_is_shown_as_it_was_read_last(
     files.open.set()
     reading.join(10)
     assert read.facts is not known
+
+
+def test_damaged_and_foreign_files_are_no_runs(tmp_path: Path, run_in: RunIn) -> None:
+    folder = run_in()
+    (folder / "result.json").write_text("{half")
+    (folder / "job.json").write_text("[]")
+    (tmp_path / "runs" / "notes" / "events").mkdir(parents=True)
+    (tmp_path / "runs" / "notes" / "events" / "party.txt").touch()
+    (tmp_path / "runs" / ".hidden").symlink_to(folder)
+    assert list(local_run_folders(str(tmp_path / "runs"))) == [str(folder)]
+    read = reader(folder)
+    read.refresh()
+    assert (read.resolved, read.result, (read.facts.launches[-1].progress or Progress).step) == (None, None, 30)

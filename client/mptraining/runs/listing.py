@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from mptraining.runs.files import PARTS, File
-from mptraining.sweeps.folder import SWEEP
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_storage import storage
@@ -15,10 +14,13 @@ from mptraining_storage import storage
 DEPTH, FOLDERS = 8, 20_000
 
 
-def local_run_folders(top: str, known: Container[str] = (), sweeps: list[str] | None = None) -> Iterator[str]:
+def local_run_folders(
+    top: str, known: Container[str] = (), others: Mapping[str, list[str]] | None = None
+) -> Iterator[str]:
     """Yield the run folders at or below `top`; symbolic links to folders are not followed, hidden ones not entered.
 
-    Of the `known` run folders it is enough that they exist. The folders of sweeps are added to `sweeps`.
+    Of the `known` run folders it is enough that they exist. The folders that hold a file of a name in
+    `others` are added to its list.
 
     Raises InvalidData if there are more than `FOLDERS` folders.
     """
@@ -39,8 +41,9 @@ def local_run_folders(top: str, known: Container[str] = (), sweeps: list[str] | 
         except OSError:
             continue
         names = {each.name for each in below}
-        if sweeps is not None and SWEEP in names:
-            sweeps.append(folder)
+        for name, folders in (others or {}).items():
+            if name in names:
+                folders.append(folder)
         if names & {run_folder.JOB, run_folder.RESULT, run_folder.EVENTS} and is_run(folder, names):
             yield folder
             continue

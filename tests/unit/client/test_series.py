@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mptraining.board.series import PIXELS, chart, groups, numbers, unit, whole_series
 from mptraining.display.curves import kept_points
 from mptraining.runs.columns import Axis, Column, Curves, Series
+from mptraining.runs.series import PIXELS, chart, numbers, readable, sections, unit, whole_series
 
 
 def noisy(count: int, seed: int = 0) -> tuple[Column, Column]:
@@ -55,9 +56,10 @@ def test_a_series_has_only_the_points_that_know_it() -> None:
     values = {"val_loss": Series(np.array([1, 3, 4]), np.array([1.0, 2.0, np.nan]))}
     curves = Curves(x, x, np.array([1.0, 1, 2, 2, 3]), x, values, steps_per_epoch=2)
     shown = chart("val_loss", "epoch", {"a": curves, "b": Curves()})
-    series = [{"run": "a", "x": [0.5, 1.5], "y": [1, 2]}]
-    assert shown == {"name": "val_loss", "x": "epoch", "unit": "number", "series": series}
-    whole = {"unit": "number", "step": [1, 3], "epoch": [0.5, 1.5], "seconds": [1, 3], "y": [1, 2]}
+    series = [{"run": "a", "x": [0.5, 1.5], "y": [1, 2], "index": [0, 1]}]
+    about = {"label": "validation loss", "unit": "number"}
+    assert shown == about | {"name": "val_loss", "x": "epoch", "series": series}
+    whole = about | {"step": [1, 3], "epoch": [0.5, 1.5], "seconds": [1, 3], "y": [1, 2], "index": [0, 1]}
     assert whole_series(curves) == {"val_loss": whole}
 
 
@@ -68,8 +70,19 @@ def test_the_live_and_the_exported_page_get_the_same_points(axis: Axis) -> None:
     curves = Curves(seconds, step, step // 100, seconds, {"loss": Series(np.arange(5000), y)}, steps_per_epoch=100)
     (live,) = chart("loss", axis, {"a": curves})["series"]
     exported = whole_series(curves)["loss"]
-    assert (live["x"], live["y"]) == (exported[axis], exported["y"])
+    assert (live["x"], live["y"], live["index"]) == (exported[axis], exported["y"], exported["index"])
     assert len(live["x"]) <= 2 * PIXELS
+    # Smoothing counts the points that were left out: a part has the same numbers as the whole.
+    (part,) = chart("loss", "step", {"a": curves}, begin=4000, end=4999)["series"]
+    assert part["index"] == part["x"]
+    assert set(live["index"]) <= set(range(5000))
+
+
+def test_a_validation_counts_once_however_often_it_is_reported() -> None:
+    x = np.arange(6.0)
+    values = {"val_loss": Series(np.arange(6), np.array([2.0, 2, 1, 1, 1, 3]))}
+    (shown,) = chart("val_loss", "step", {"a": Curves(x, x, x, x, values)})["series"]
+    assert (shown["x"], shown["y"], shown["index"]) == ([0, 2, 5], [2, 1, 3], [0, 1, 2])
 
 
 def test_numbers_have_seven_digits_and_are_never_nan() -> None:
@@ -79,12 +92,26 @@ def test_numbers_have_seven_digits_and_are_never_nan() -> None:
     assert numbers(np.array([])) == []
 
 
-def test_groups_and_units() -> None:
-    names = ["loss", "deviceMemoryUsedBytes", "val_loss", "lossScale", "gradientNorm", "stepSeconds"]
-    assert groups(names) == {
-        "training": ["loss"], "validation": ["val_loss"], "numbers": ["gradientNorm", "lossScale"],
-        "system": ["deviceMemoryUsedBytes", "stepSeconds"],
-    }  # fmt: skip
+def titles(charts: list[dict[str, Any]]) -> dict[str, list[tuple[str, list[str]]]]:
+    return {part["title"]: [(chart["title"], chart["names"]) for chart in part["charts"]] for part in charts}
+
+
+def test_a_run_and_a_comparison_have_charts_by_section() -> None:
+    memory = ["deviceMemoryUsedBytes", "deviceMemoryPeakBytes"]
+    names = ["accuracy", *memory, "val_loss", "loss", "lossScale", "gradientNorm", "stepSeconds"]
+    assert titles(sections(names, single=True)) == {
+        "Training and validation": [("loss", ["loss", "val_loss"]), ("accuracy", ["accuracy"])],
+        "Numbers": [("gradient norm", ["gradientNorm"]), ("loss scale", ["lossScale"])],
+        "System": [("GPU or TPU memory", memory), ("Time per step", ["stepSeconds"])],
+    }
+    many = titles(sections(names, together=False))
+    assert many["Metrics"] == [("validation loss", ["val_loss"]), ("loss", ["loss"]), ("accuracy", ["accuracy"])]
+    assert [names for _, names in many["System"]] == [[memory[0]], [memory[1]], ["stepSeconds"]]
+    assert sections([]) == []
+
+
+def test_names_and_units_of_series() -> None:
+    assert [readable(name) for name in ("val_top_k", "cpuPercent", "loss")] == ["validation top k", "CPU", "loss"]
     # A metric may have the name of a unit.
-    shown = ("deviceMemoryUsedBytes", "stepSeconds", "inputBoundPercent", "examplesPerSecond", "myBytes")
-    assert [unit(each) for each in shown] == ["bytes", "seconds", "percent", "examples/s", "number"]
+    shown = ("diskReadBytesPerSecond", "stepSeconds", "inputBoundPercent", "examplesPerSecond", "myBytes")
+    assert [unit(name) for name in shown] == ["bytes/s", "seconds", "percent", "examples/s", "number"]

@@ -1,4 +1,4 @@
-"""One row of the table of runs: pure functions of job.json, result.json, the ends of the events, and a job's status."""
+"""One row of the board's table of runs: pure functions of its events' ends, its documents and its job's status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mptraining_api.model import json_value
 SILENT_SECONDS = 120.0
 # Exit codes of runs that were stopped from outside: 75 (preempted, suspended), and 128 plus SIGHUP, SIGINT, SIGTERM.
 _STOPPED = (75, 129, 130, 143)
-_OF_PHASE = {"Running": "Running", "Suspended": "Stopped", "Succeeded": "Succeeded", "Failed": "Failed"}
+# State of a run by the phase of its job; all others wait.
+STATES = {"Running": "Running", "Suspended": "Stopped", "Succeeded": "Succeeded", "Failed": "Failed"}
 
 
 def valid_result(facts: RunFacts) -> Document | None:
@@ -30,7 +31,7 @@ def state(facts: RunFacts, now: float) -> tuple[str, str]:
     """Return state and reason of a run at the time `now`."""
     job = facts.job
     if job is not None:
-        return _OF_PHASE.get(job.phase, "Waiting"), job.reason
+        return STATES.get(job.phase, "Waiting"), job.reason
     ended = _end(facts)
     if ended is not None:
         reason, code, message = ended
