@@ -162,7 +162,7 @@ class _Answers:
         return await run_in_threadpool(computed)
 
     async def page(self, _: Request) -> Response:
-        return HTMLResponse(page())
+        return HTMLResponse(await self._compute(page))
 
     def of(self, answer: Callable[..., Any]) -> Callable[[Request], Any]:
         """Return the route for an answer of the board, which takes the path's parameters."""

@@ -98,13 +98,14 @@ def drawn(
     *,
     pixels: int = PIXELS,
     x: Axis = "step",
+    shown: Collection[Axis] = AXES,
     begin: float | None = None,
     end: float | None = None,
 ) -> dict[str, Any]:
-    """Return the points of a series to draw: `y`, its three axes, and `index`, their numbers among all its points.
+    """Return the points of a series to draw: `y`, the axes that are `shown`, and `index`.
 
-    Which are kept does not depend on the axis `x`. `begin` and `end` are a range of x; the next point on each side is
-    kept, to which lines lead.
+    `index` numbers the points among all of the series, for smoothing. Which are kept does not depend on the axis
+    `x`. `begin` and `end` are a range of x; the next point on each side is kept, to which lines lead.
     """
     axes = {axis: curves.series(name, axis) for axis in AXES}
     y = axes["step"][1]
@@ -119,7 +120,7 @@ def drawn(
         )
         kept = kept[max(0, int(inside[0]) - 1) : int(inside[-1]) + 2] if len(inside) else kept[:0]
     kept = kept[kept_points(axes["step"][0][kept], y[kept], pixels)]
-    points: dict[str, Any] = {axis: numbers(at[kept]) for axis, (at, _) in axes.items()}
+    points: dict[str, Any] = {axis: numbers(axes[axis][0][kept]) for axis in shown}
     return {**points, "y": numbers(y[kept]), "index": np.searchsorted(index, kept).tolist()}
 
 
@@ -131,7 +132,7 @@ def chart(name: str, x: Axis, runs: Mapping[str, Curves], **options: Any) -> dic
     drawn_runs = []
     for run, curves in runs.items():
         if name in curves.values:
-            points = drawn(curves, name, x=x, **options)
+            points = drawn(curves, name, x=x, shown=(x,), **options)
             drawn_runs.append({"run": run, "x": points[x], "y": points["y"], "index": points["index"]})
     return {"name": name, "label": readable(name), "x": x, "unit": unit(name), "series": drawn_runs}
 
