@@ -51,7 +51,9 @@ class Cluster(ApiServer):
     def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
         return self.items(resource, everywhere=everywhere), "10"
 
-    def items(self, resource: Resource, *, everywhere: bool = False, **query: str) -> list[Raw]:
+    def items(
+        self, resource: Resource, *, everywhere: bool = False, metadata_only: bool = False, **query: str
+    ) -> list[Raw]:
         if self.away:
             raise Unreachable("test-cluster", "does not answer")
         if resource.plural in self.forbidden:
@@ -156,7 +158,7 @@ def test_the_page_of_a_job_says_why_it_waits() -> None:
     waiting = job("flowers", phase="Pending", conditions=[condition("Running", "Waiting", "for machines")])
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no such node"}
     pulls = [{"restartCount": 2, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
-    about = {"namespace": "team", "labels": {}}
+    about = {"namespace": "team", "labels": {}, "uid": "p"}
     pods = [
         {"metadata": about | {"name": "flowers-1-0-x"}, "status": {"phase": "Pending", "conditions": [scheduled]}},
         {"metadata": about | {"name": "flowers-1-1-y"}, "spec": {"nodeName": "n1"},
