@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mptraining.board.series import chart
 
 from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
 from mptraining.comparison import compare
 from mptraining.runs import load_run
+from mptraining.runs.series import chart
 from mptraining.tracking.tensorboard import export_tensorboard
 from mptraining_api.events import Event, Finished, Progress, Started
 from mptraining_api.outputs.scalars import Restart, ScalarSeries

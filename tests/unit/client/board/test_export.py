@@ -100,9 +100,7 @@ def test_names_at_the_top_of_modules_are_unique_because_the_exported_page_is_one
 def test_modules_use_no_markup_from_text_and_no_other_host() -> None:
     for module in MODULES:
         text = module.read_text(encoding="utf-8")
-        assert not re.search(
-            r"(inner|Inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text
-        )
+        assert not re.search(r"(inner|Inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
         assert not re.search(r"https?://", text), f"{module.name} names another host"
         assert [line for line in text.splitlines() if len(line) > 120] == []
 
