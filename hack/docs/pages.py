@@ -128,7 +128,7 @@ def _type(field: Mapping[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field["enum"])
     bounds = [f"{sign} {field[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in field]
     # The largest int32 or int64 is no bound that a reader needs.
-    bounds = [each for each in bounds if len(each) < 9]
+    bounds = [bound for bound in bounds if len(bound) < 9]
     return " ".join([str(field.get("type", "any")), *bounds])
 
 

@@ -80,7 +80,7 @@ def _declared(folder: Path) -> Iterator[tuple[str, str, str, str]]:
                 continue
             match node.args:
                 case [ast.Constant(value=str(name)), ast.Constant(value=str(text)), *rest]:
-                    named = [each.value for each in node.keywords if each.arg in ("labels", "labelnames")]
+                    named = [keyword.value for keyword in node.keywords if keyword.arg in ("labels", "labelnames")]
                     labels = [literal for each in (*rest, *named) if (literal := _strings(each))]
                     kind = kinds[node.func.id]
                     shown = f"{name}_total" if kind == "counter" else name
@@ -90,7 +90,7 @@ def _declared(folder: Path) -> Iterator[tuple[str, str, str, str]]:
 def _strings(node: ast.expr) -> list[str]:
     if not isinstance(node, (ast.Tuple, ast.List)):
         return []
-    return [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return [elt.value for elt in node.elts if isinstance(elt, ast.Constant) and isinstance(elt.value, str)]
 
 
 def schema() -> str:

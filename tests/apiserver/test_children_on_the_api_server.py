@@ -106,7 +106,7 @@ def test_pods_have_the_names_that_the_launch_gives_them(control_plane: ControlPl
         for each in job["spec"]["template"]["spec"]["containers"][0]["env"]
         if each["name"] == "MPTRAINING_HOSTS"
     ]
-    found = {f"{each['spec']['hostname']}.{each['spec']['subdomain']}.{restricted}.svc:2222" for each in pods}
+    found = {f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}.{restricted}.svc:2222" for pod in pods}
     assert found == set(variable.split(","))
 
 
@@ -120,13 +120,13 @@ def test_the_first_failure_ends_the_gang_and_nothing_is_replaced(
 
     def failures() -> list[dict[str, Any]]:
         conditions = control_plane.rest.get(path)["status"].get("conditions", ())
-        return [each for each in conditions if each["type"] == "Failed"]
+        return [condition for condition in conditions if condition["type"] == "Failed"]
 
     with control_plane.kubelet(lambda pod: ends[end] if pod.index == 1 else Run(), namespace=restricted):
         created(control_plane, restricted, FOLDER / "cpu-three-workers.yaml")
         wait_until(lambda: bool(failures()), "flowers-1 has failed")
         status = control_plane.rest.get(path)["status"]
-    assert [each["reason"] for each in failures()] == [reason]
+    assert [failure["reason"] for failure in failures()] == [reason]
     assert status.get("active", 0) == 0
     pods = control_plane.pods.of_job(restricted, "flowers-1")
     assert len({pod.index for pod in pods}) == len(pods), "no index had a second pod"

@@ -90,7 +90,7 @@ def test_the_experiment_and_its_trials_are_accepted(
     control_plane.rest.post(f"{EXPERIMENTS}/namespaces/{namespace}/experiments", _in(experiment, namespace))
     parameters = experiment["spec"]["parameters"]
     for pick in (0, -1):
-        values = {each["name"]: _extreme(each["feasibleSpace"], pick) for each in parameters}
+        values = {parameter["name"]: _extreme(parameter["feasibleSpace"], pick) for parameter in parameters}
         job = trial_job(experiment, values)
         control_plane.rest.post(
             f"{JOBS}/namespaces/{namespace}/mptrainingjobs", job, {"dryRun": "All", "fieldValidation": "Strict"}

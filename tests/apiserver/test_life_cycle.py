@@ -39,7 +39,7 @@ def test_created_running_succeeded(ns: Any) -> None:
     assert status["startTime"] <= status["completionTime"]
     # A separate thread writes the events, after the status.
     expected = {"Started", "Running", "Succeeded"}
-    ns.wait(lambda: {each.split(":")[0] for each in ns.events("flowers")}, lambda said: expected <= said)
+    ns.wait(lambda: {event.split(":")[0] for event in ns.events("flowers")}, lambda said: expected <= said)
 
 
 def test_when_one_worker_fails_the_whole_gang_starts_again(ns: Any) -> None:

@@ -33,4 +33,4 @@ def test_the_second_replica_takes_over_within_fifteen_seconds(alone: Any) -> Non
     alone.create("handed-over", lambda pod: Exit(0))
     alone.phase("handed-over", "Succeeded")
     assert third.server.exit_code is None
-    assert [each["metadata"]["name"] for each in alone.batch_jobs("before")] == ["before-1"]
+    assert [job["metadata"]["name"] for job in alone.batch_jobs("before")] == ["before-1"]

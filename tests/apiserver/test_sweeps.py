@@ -81,24 +81,24 @@ def test_a_sweep_from_its_creation_to_its_deletion(ns: Any) -> None:
     create(ns, "bowl")
     ended = until(ns, "bowl", lambda found: found.get("phase") == "Succeeded")
     trials = ended["trials"]
-    assert [(each["number"], each["job"], each["state"]) for each in trials] == [
+    assert [(trial["number"], trial["job"], trial["state"]) for trial in trials] == [
         (number, f"bowl-{number}", "Succeeded") for number in range(1, TRIALS + 1)
     ]
     best = min(trials, key=lambda each: float(each["objective"]))
     assert ended["best"] == {key: best[key] for key in ("number", "objective", "parameters")}
-    for each in trials:
-        job = ns.get(each["job"])["spec"]["training"]
-        assert job["optimizer"]["config"]["learning_rate"] == each["parameters"][RATE]
-        assert job["batchSize"]["global"] == each["parameters"][BATCH]
-        expected = objective(each["parameters"][RATE], each["parameters"][BATCH])
-        assert each["objective"] == float(f"{expected:.6g}")
+    for trial in trials:
+        job = ns.get(trial["job"])["spec"]["training"]
+        assert job["optimizer"]["config"]["learning_rate"] == trial["parameters"][RATE]
+        assert job["batchSize"]["global"] == trial["parameters"][BATCH]
+        expected = objective(trial["parameters"][RATE], trial["parameters"][BATCH])
+        assert trial["objective"] == float(f"{expected:.6g}")
     assert ended["observedGeneration"] == 1
     ns.wait(lambda: events(ns, "bowl"), lambda found: "MaxTrials" in found)
     shown = ns.control_plane.kubectl("get", "mpts", "-n", ns.namespace, "bowl").stdout.splitlines()
     assert shown[0].split()[:3] == ["NAME", "PHASE", "TRIALS"]
     assert shown[1].split()[:3] == ["bowl", "Succeeded", f"{TRIALS}/{TRIALS}"]
     ns.rest.delete(f"{sweeps(ns)}/bowl")
-    names = {each["job"] for each in trials}
+    names = {trial["job"] for trial in trials}
     ns.wait(lambda: names & {each["metadata"]["name"] for each in ns.rest.get(ns.jobs)["items"]}, lambda left: not left)
 
 

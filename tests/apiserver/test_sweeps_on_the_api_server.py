@@ -108,7 +108,7 @@ def test_a_plans_status_and_job_are_accepted_and_shown(control_plane: ControlPla
     for status in (first.status, ended.status):
         answer = control_plane.rest.patch(f"{SWEEPS}/shown/status", {"status": status.to_document()})
         assert SweepStatus.read(json.dumps(answer["status"])) == status
-    (create,) = (each for each in ended.actions if isinstance(each, CreateJob))
+    (create,) = (action for action in ended.actions if isinstance(action, CreateJob))
     control_plane.rest.post(JOBS, create.document, {"dryRun": "All", "fieldValidation": "Strict"})
     wait_until(
         lambda: control_plane.kubectl("get", "mpts", check=False).returncode == 0, "kubectl knows the short name"
@@ -123,8 +123,8 @@ def test_a_thousand_trials_are_stored(control_plane: ControlPlane) -> None:
     sweep = MPTrainingSweep.parse_document(stored)
     status = plan(sweep, None, {}, 1_000_000.0).status
     jobs = {
-        each.job: TrialJob(each.job, "Succeeded", metrics={"val_accuracy": each.number / 1001})
-        for each in status.trials or ()
+        trial.job: TrialJob(trial.job, "Succeeded", metrics={"val_accuracy": trial.number / 1001})
+        for trial in status.trials or ()
     }
     status = plan(sweep, status, jobs, 1_000_100.0).status
     answer = control_plane.rest.patch(f"{SWEEPS}/large/status", {"status": status.to_document()})

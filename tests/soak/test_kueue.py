@@ -167,10 +167,10 @@ def test_the_child_jobs_are_kueues_children(kueue: Kueue, ns: Any) -> None:
     gives to every Job without one.
     """
     kueue.queue(ns.namespace, "default", ONE_JOB, flavors=["east"])
-    before = {each["metadata"]["name"] for each in kueue.workloads(ns.namespace)}
+    before = {workload["metadata"]["name"] for workload in kueue.workloads(ns.namespace)}
     ns.create("parent", saves, scheduling=queued("default"))
     ns.running("parent")
-    new = [each for each in kueue.workloads(ns.namespace) if each["metadata"]["name"] not in before]
+    new = [workload for workload in kueue.workloads(ns.namespace) if workload["metadata"]["name"] not in before]
     assert [each["metadata"]["ownerReferences"][0]["name"] for each in new] == ["parent-queue"]
     assert "kueue.x-k8s.io/queue-name" not in ns.child("batch/v1 jobs", "parent-1")["metadata"]["labels"]
     ns.delete("parent")

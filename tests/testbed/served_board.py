@@ -56,7 +56,7 @@ class Served:
 
 def start_board(*folders: Path | str, port: int = 0) -> Served:
     """Serve the runs below the folders, on a given port or a free one, until `stop` is called."""
-    board = Board([folder_source(str(each)) for each in folders])
+    board = Board([folder_source(str(folder)) for folder in folders])
     listening = serve.bind("127.0.0.1", port)
     server = serve.server_for(board, listening, host="127.0.0.1", token=TOKEN)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

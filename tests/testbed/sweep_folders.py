@@ -26,7 +26,7 @@ def accuracy(rate: float, batch: int, width: int) -> float:
 def write_sweep(folder: Path, *, start: float, count: int = 24, running: Sequence[int] = ()) -> None:
     """Write sweep.json: `count` trials one minute apart; those in `running` have not ended, and 5 has failed."""
     trials = [_trial(number, folder, start, ended=number not in running) for number in range(1, count + 1)]
-    scored = [each for each in trials if "objective" in each]
+    scored = [trial for trial in trials if "objective" in trial]
     best = max(scored, key=lambda each: each["objective"])
     document = {
         "apiVersion": "mptraining.dev/v1alpha1",

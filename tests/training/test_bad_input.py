@@ -139,7 +139,7 @@ def test_an_error_with_a_secret_does_not_print_it(attempt: Attempt, capfd: pytes
     secret = {"TOKEN": "no such layer", SECRET_VARIABLES: "TOKEN"}
     found = attempt("bad_models:raises", environment=secret)
     expect(found, r"bad_models:raises raised KeyError: '\(the value of TOKEN\)' \(at .*bad_models\.py", capfd)
-    assert all("no such layer" not in each.to_json() for each in found.events)
+    assert all("no such layer" not in event.to_json() for event in found.events)
 
 
 def expect(found: Run, message: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -109,5 +109,5 @@ def test_every_alert_can_be_acted_on() -> None:
 
 def test_the_dashboard_has_a_place_for_each_panel() -> None:
     panels = json.loads((CHART / "files" / "dashboard.json").read_text())["panels"]
-    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in panels]
-    assert len(set(places)) == len(panels) == len({each["id"] for each in panels})
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(panels) == len({panel["id"] for panel in panels})

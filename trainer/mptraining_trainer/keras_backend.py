@@ -166,7 +166,7 @@ class Keras:
             for layer in self.layers(model)
             for variable in (
                 *keras_internals.own_non_trainable_variables(layer, legacy=self.legacy),
-                *(() if self.legacy else (each.state for each in keras_internals.seed_generators(layer))),
+                *(() if self.legacy else (generator.state for generator in keras_internals.seed_generators(layer))),
             )
         }
         return self.variables_of(list(found.values()))

@@ -175,8 +175,10 @@ def _trial(view: SweepView, trial: Trial, ids: Mapping[str, str]) -> dict[str, A
 
 
 def _kind(view: SweepView, path: str) -> str:
-    values = [each.parameters[path] for each in view.trials if path in each.parameters]
-    return "number" if all(isinstance(each, int | float) and not isinstance(each, bool) for each in values) else "text"
+    values = [trial.parameters[path] for trial in view.trials if path in trial.parameters]
+    return (
+        "number" if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values) else "text"
+    )
 
 
 def _plain(value: object) -> object:

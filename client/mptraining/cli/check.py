@@ -162,7 +162,7 @@ def summary(report: Report) -> str:
 
 def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
     """Return (field, value, reason) of every default that was resolved."""
-    shown = [(each.field.removeprefix("spec."), each.value, each.because) for each in job.choices]
+    shown = [(choice.field.removeprefix("spec."), choice.value, choice.because) for choice in job.choices]
     if job.output is not None:
         return shown
     # The choices are for a cluster, but a local run comes next for most users, with another run folder.
@@ -200,14 +200,14 @@ def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
 
     return [
         (
-            f"{each.accelerator.topology or each.accelerator.count_per_worker} x {each.accelerator.title}",
-            each.accelerator.provisioning,
-            each.strategy,
-            each.precision.policy,
-            f"{each.workers} x {each.replicas_per_worker}",
-            str(each.per_replica_batch_size or ""),
+            f"{machine.accelerator.topology or machine.accelerator.count_per_worker} x {machine.accelerator.title}",
+            machine.accelerator.provisioning,
+            machine.strategy,
+            machine.precision.policy,
+            f"{machine.workers} x {machine.replicas_per_worker}",
+            str(machine.per_replica_batch_size or ""),
         )
-        for each in attempt.machines(job)
+        for machine in attempt.machines(job)
     ]
 
 

@@ -57,7 +57,7 @@ def list_jobs(all_namespaces: bool, form: str | None, cluster: Cluster) -> None:
 def _print_table(table: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]], *, everywhere: bool) -> None:
     """Print a table with its headings; its rows are about `documents`, whose namespaces are shown if `everywhere`."""
     if everywhere:
-        places = ["NAMESPACE", *(str(each["metadata"].get("namespace")) for each in documents)]
+        places = ["NAMESPACE", *(str(document["metadata"].get("namespace")) for document in documents)]
         table = [(place, *row) for place, row in zip(places, table, strict=True)]
     for text in columns(table):
         click.echo(text)
@@ -71,12 +71,12 @@ def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str) -> list[l
     from mptraining.sweeps.view import HEADINGS, summary_row
 
     table = [[*HEADINGS, "AGE"]]
-    for each in documents:
+    for document in documents:
         try:
-            row = summary_row(view(each, cluster))
+            row = summary_row(view(document, cluster))
         except ClusterProblem:
-            row = [str(each["metadata"]["name"]), "cannot be read: update mptraining here", "", "", ""]
-        table.append([*row, age(each["metadata"], time.time())])
+            row = [str(document["metadata"]["name"]), "cannot be read: update mptraining here", "", "", ""]
+        table.append([*row, age(document["metadata"], time.time())])
     return table
 
 

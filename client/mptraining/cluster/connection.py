@@ -111,14 +111,14 @@ def _load_kubeconfig(config: Any, cluster: Cluster, configuration: Any) -> tuple
     try:
         contexts, current = config.list_kube_config_contexts(files)
         chosen = cluster.context or (current or {}).get("name")
-        known = [each["name"] for each in contexts]
+        known = [context["name"] for context in contexts]
         if cluster.context and cluster.context not in known:
             step = f"Known: {', '.join(known) or 'none'}."
             raise NoCluster(CONTEXT, f"{cluster.context!r} is not in {files}", next_step=step)
         config.load_kube_config(files, context=chosen, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, KeyError) as error:
         raise NoCluster(files, f"cannot be used: {error}", next_step=_CHOICES) from None
-    found: dict[str, Any] = next((each for each in contexts if each["name"] == chosen), {})
+    found: dict[str, Any] = next((context for context in contexts if context["name"] == chosen), {})
     return str(chosen), str(found.get("context", {}).get("namespace") or "default")
 
 
@@ -126,7 +126,7 @@ def _kubeconfigs() -> list[str]:
     """Return the existing kubeconfig files that kubectl would read."""
     named = os.environ.get("KUBECONFIG")
     files = named.split(os.pathsep) if named else [str(Path.home() / ".kube" / "config")]
-    return [each for each in files if each and Path(each).exists()]
+    return [file for file in files if file and Path(file).exists()]
 
 
 def _own_namespace() -> str:
@@ -138,7 +138,7 @@ def _own_namespace() -> str:
 
 def current_context(environment: Mapping[str, str]) -> str | None:
     """Return the name of the kubeconfig's current context; None without a kubeconfig that has one. Asks no cluster."""
-    files = [Path(each) for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]
+    files = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     for file in files or [Path.home() / ".kube" / "config"]:
         try:
             found = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -378,7 +378,7 @@ def _fetch_volume(
 
 def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
     """Return the pod of worker 0 of the last attempt, if it runs."""
-    found = [each for each in pods(server, uid) if each.index == 0 and each.started and each.phase == "Running"]
+    found = [pod for pod in pods(server, uid) if pod.index == 0 and pod.started and pod.phase == "Running"]
     return found[-1] if found else None
 
 

@@ -206,7 +206,7 @@ def progress_text(seen: JobView) -> str:
     parts = [f"step {progress.step}{of}"]
     if progress.percent_complete is not None:
         parts[0] += f" ({progress.percent_complete}%)"
-    parts += [f"{each.name} {_number(each.value)}" for each in progress.metrics or ()]
+    parts += [f"{metric.name} {_number(metric.value)}" for metric in progress.metrics or ()]
     if not seen.finished:
         if progress.examples_per_second is not None:
             parts.append(rate(progress.examples_per_second))
@@ -229,7 +229,9 @@ def progress_event(seen: JobView) -> events.Progress:
         epoch=progress.epoch or 1,
         trial=progress.trial,
         trials=progress.trials,
-        metrics={each.name: value for each in progress.metrics or () if (value := _value(each.value)) is not None},
+        metrics={
+            metric.name: value for metric in progress.metrics or () if (value := _value(metric.value)) is not None
+        },
         examples_per_second=progress.examples_per_second,
         estimated_remaining_seconds=progress.estimated_remaining_seconds,
         input_bound_percent=progress.input_bound_percent,
@@ -245,7 +247,7 @@ def with_status(attempts: Sequence[Sequence[Event]], seen: JobView) -> list[list
     The log of a pod may have no line of the last steps, and none is left of a deleted pod: then the status has the last
     progress, and its conditions have the end.
     """
-    known = [list(each) for each in attempts]
+    known = [list(attempt) for attempt in attempts]
     progress = seen.status.progress
     if progress is not None and progress.step is not None:
         latest = progress_event(seen)

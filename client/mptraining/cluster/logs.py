@@ -39,8 +39,8 @@ class WorkerPod:
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
     """Return all pods of the job, sorted by attempt and index."""
     found = []
-    for each in server.items(PODS, labelSelector=f"{JOB_UID}={job_uid}"):
-        metadata, status = each["metadata"], each.get("status") or {}
+    for item in server.items(PODS, labelSelector=f"{JOB_UID}={job_uid}"):
+        metadata, status = item["metadata"], item.get("status") or {}
         labels = metadata.get("labels") or {}
         states = [
             container.get("state") or {}
@@ -165,7 +165,7 @@ def format_line(pod: WorkerPod, text: str, *, raw: bool = False) -> list[str]:
         return [text if raw else with_worker_prefix(pod.index, text)]
     if isinstance(event, Finished):
         return [with_worker_prefix(pod.index, f"{event.reason}: {event.message}" if event.message else event.reason)]
-    return [with_worker_prefix(pod.index, each) for each in event_lines(event)]
+    return [with_worker_prefix(pod.index, line) for line in event_lines(event)]
 
 
 class LogFollower:
@@ -195,7 +195,7 @@ class LogFollower:
 
     @property
     def reading(self) -> bool:
-        return any(each.is_alive() for each in self._threads.values())
+        return any(thread.is_alive() for thread in self._threads.values())
 
     def _follow(self, pod: WorkerPod) -> None:
         try:

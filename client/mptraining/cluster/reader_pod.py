@@ -65,7 +65,7 @@ def volume_of(output: str, template: Mapping[str, Any]) -> Mounted | None:
     path = absolute_path(output)
     spec = template["spec"]
     trainer = next(each for each in spec["containers"] if each["name"] == TRAINER_CONTAINER)
-    volumes = {each["name"]: each for each in spec.get("volumes") or ()}
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or ()}
 
     def above(mount: Mapping[str, Any]) -> bool:
         folder = posixpath.normpath(mount["mountPath"])
@@ -149,7 +149,7 @@ def node_of_claim(claim: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -
     name = claim["metadata"]["name"]
     for pod in pods:
         volumes, node = pod["spec"].get("volumes") or (), pod["spec"].get("nodeName")
-        uses = any((each.get("persistentVolumeClaim") or {}).get("claimName") == name for each in volumes)
+        uses = any((volume.get("persistentVolumeClaim") or {}).get("claimName") == name for volume in volumes)
         if uses and node and (pod.get("status") or {}).get("phase") in ("Pending", "Running"):
             return str(node)
     return None
@@ -175,7 +175,7 @@ def start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]]
             yield f"its image cannot be pulled: {message or reason}"
         elif reason.startswith("Create"):
             yield f"{reason}: {message}"
-    for message in (str(each.get("message") or "") for each in warnings if each.get("reason") in _VOLUME):
+    for message in (str(warning.get("message") or "") for warning in warnings if warning.get("reason") in _VOLUME):
         if "Multi-Attach" in message:
             step = "Fetch again when the pod that uses it has ended: kubectl get pods"
             yield f"the claim {claim} is ReadWriteOnce and mounted on another machine: {message}. {step}"
@@ -188,13 +188,17 @@ def start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]]
 def _states(pod: Mapping[str, Any]) -> list[tuple[str, Raw]]:
     """Return the name and the state of each container."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return [(str(each.get("name")), each.get("state") or {}) for each in statuses]
+    return [(str(container.get("name")), container.get("state") or {}) for container in statuses]
 
 
 def _unscheduled(pod: Mapping[str, Any]) -> str:
     """Return the scheduler's message; empty when the pod has a node."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    waits = [each for each in conditions if each.get("type") == "PodScheduled" and each.get("status") == "False"]
+    waits = [
+        condition
+        for condition in conditions
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+    ]
     return str(waits[0].get("message") or "no machine takes it") if waits else ""
 
 

@@ -54,7 +54,7 @@ def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str 
 
 def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]:
     """Return the warning for a job to submit; none if the user may not list nodes."""
-    types = [each.accelerator.type for each in machines(job)]
+    types = [machine.accelerator.type for machine in machines(job)]
     if "cpu" in types:
         return ()
     try:
@@ -107,7 +107,7 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
     whole = given | {"metadata": metadata | {"name": named}}
     found = document_problems(whole, settings)
     if found.problems:
-        raise InvalidJobFile([Mistake("", None, each) for each in found.problems])
+        raise InvalidJobFile([Mistake("", None, problem) for problem in found.problems])
     # The path of the request has this version; an older one has the same fields.
     given["apiVersion"] = API_VERSION
     job = MPTrainingJob.parse(whole)

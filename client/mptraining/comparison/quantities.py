@@ -51,7 +51,7 @@ def labels(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return a unique label per run: as many last elements of the folder's path as needed."""
     parts = [run.folder.rstrip("/").split("/") for run in runs]
     for depth in range(1, max(map(len, parts), default=0) + 1):
-        found = tuple("/".join(each[-depth:]) for each in parts)
+        found = tuple("/".join(part[-depth:]) for part in parts)
         if len(set(found)) == len(found):
             return found
     return tuple(f"{run.folder} ({index + 1})" for index, run in enumerate(runs))

@@ -71,7 +71,7 @@ def progress(facts: RunFacts) -> dict[str, Any] | None:
 
 
 def _last_progress(facts: RunFacts) -> Any:
-    return next((each.progress for each in reversed(facts.launches) if each.progress is not None), None)
+    return next((launch.progress for launch in reversed(facts.launches) if launch.progress is not None), None)
 
 
 def row(facts: RunFacts, now: float) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def values(facts: RunFacts) -> dict[str, Any]:
     job = facts.resolved or {}
     result = valid_result(facts) or {}
     last = _last_progress(facts)
-    started = next((each.started for each in reversed(facts.launches) if each.started is not None), None)
+    started = next((launch.started for launch in reversed(facts.launches) if launch.started is not None), None)
     training = job.get("training") or {}
     found: dict[str, Any] = dict(facts.job.values) if facts.job else {}
     found |= _known(
@@ -136,7 +136,7 @@ def total_seconds(facts: RunFacts) -> float | None:
     result = valid_result(facts)
     if result is not None and len(facts.launches) <= 1:
         return _finite(result.get("seconds"))
-    return sum(each.last - each.begin for each in facts.launches) if facts.launches else None
+    return sum(launch.last - launch.begin for launch in facts.launches) if facts.launches else None
 
 
 def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float | str]:

@@ -124,7 +124,7 @@ def ship_entry_point(
     root = (folder or Path()).resolve()
     module = entry_point.partition(":")[0].replace(".", "/")
     if not (root / f"{module}.py").is_file() and not (root / module / "__init__.py").is_file():
-        known = [each.relative_to(root).with_suffix("").as_posix().replace("/", ".") for each in root.glob("*.py")]
+        known = [path.relative_to(root).with_suffix("").as_posix().replace("/", ".") for path in root.glob("*.py")]
         hint = nearest(module.replace("/", "."), known) or "Name the folder that holds the module."
         raise InvalidProgram(ENTRY_POINT, f"no module {module.replace('/', '.')!r} in {root}", next_step=hint)
     files, notes = read_folder(root)

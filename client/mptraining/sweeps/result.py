@@ -89,12 +89,12 @@ class Sweep:
         names = short_names(self._view.paths)
         rows = [
             {
-                "trial": each.number,
-                "state": str(each.state),
-                self._view.metric: each.objective,
-                **{names[path]: each.parameters.get(path) for path in self._view.paths},
+                "trial": trial.number,
+                "state": str(trial.state),
+                self._view.metric: trial.objective,
+                **{names[path]: trial.parameters.get(path) for path in self._view.paths},
             }
-            for each in self._view.trials
+            for trial in self._view.trials
         ]
         return load_pandas().DataFrame(rows)
 

@@ -113,7 +113,7 @@ def check_arguments(
         machine=machine,
         custom_shape=custom_shape,
         workers=workers,
-        entry_point_args=tuple(str(each) for each in entry_point_args or ()),
+        entry_point_args=tuple(str(arg) for arg in entry_point_args or ()),
         labels=dict(job_labels or {}),
         service_account=service_account or None,
         image=image,
@@ -131,7 +131,7 @@ def _check_files(entry_point: object, requirements_txt: object) -> None:
             continue
         if not isinstance(value, str) or not Path(value).is_file():
             folder = Path(str(value)).parent
-            known = [str(each) for each in folder.glob("*.*")] if folder.is_dir() else []
+            known = [str(path) for path in folder.glob("*.*")] if folder.is_dir() else []
             raise InvalidArgument(
                 f"Invalid `{name}`. Expected a relative path in the current directory tree. Received: {value}",
                 next_step=nearest(str(value), known),

@@ -58,7 +58,7 @@ class MLflowServer:
         """See `Server.log`. A value that the server has is not stored twice."""
         from mlflow.entities import Metric
 
-        metrics = [Metric(each.name, each.value, int(each.time * 1000), each.step) for each in scalars]
+        metrics = [Metric(scalar.name, scalar.value, int(scalar.time * 1000), scalar.step) for scalar in scalars]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, status: Status, summary: dict[str, str]) -> None:

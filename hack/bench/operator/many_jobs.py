@@ -133,8 +133,8 @@ def succeeded(contender: Contender, control_plane: ControlPlane) -> int:
     listed = control_plane.rest.get(contender.path)["items"]
     return sum(
         any(
-            each["type"] in ("Succeeded", "Complete") and each["status"] == "True"
-            for each in job["status"].get("conditions", ())
+            condition["type"] in ("Succeeded", "Complete") and condition["status"] == "True"
+            for condition in job["status"].get("conditions", ())
         )
         for job in listed
         if "status" in job
@@ -144,9 +144,9 @@ def succeeded(contender: Contender, control_plane: ControlPlane) -> int:
 def calls(contender: Contender, requests: Iterable[Request]) -> Counter[str]:
     """Return the contender's calls by verb and resource, without events, leases and the first requests of watches."""
     return Counter(
-        f"{each.verb} {each.resource}{f'/{each.subresource}' if each.subresource else ''}"
-        for each in requests
-        if each.user == contender.user and each.verb not in ("list", "watch") and each.resource not in _BESIDES
+        f"{request.verb} {request.resource}{f'/{request.subresource}' if request.subresource else ''}"
+        for request in requests
+        if request.user == contender.user and request.verb not in ("list", "watch") and request.resource not in _BESIDES
     )
 
 
@@ -187,9 +187,9 @@ def _round(contender: Contender, control_plane: ControlPlane, server: Server | N
 def made(requests: Iterable[Request], resource: str) -> Iterable[Request]:
     """Return the successful creations of a resource."""
     return (
-        each
-        for each in requests
-        if each.verb == "create" and each.resource == resource and not each.subresource and each.code == 201
+        request
+        for request in requests
+        if request.verb == "create" and request.resource == resource and not request.subresource and request.code == 201
     )
 
 

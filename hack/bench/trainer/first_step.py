@@ -46,8 +46,8 @@ def measure(*, rounds: int) -> Figure:
     _breakdown("plain script", ("TensorFlow imported", "first step"), theirs)
     return figure(
         "trainer.seconds_to_first_step",
-        [each[-1] for each in ours],
-        [each[-1] for each in theirs],
+        [point[-1] for point in ours],
+        [point[-1] for point in theirs],
         unit="s",
         against="plain Keras script",
         most=_MOST,

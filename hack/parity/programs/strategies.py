@@ -41,7 +41,7 @@ def drawn(count: int, number: int) -> list[Program]:
 
 
 def _apart(program: Program, other: Program) -> int:
-    fields = (each.name for each in dataclasses.fields(Program) if each.name not in ("rows", "name", "workers"))
+    fields = (field.name for field in dataclasses.fields(Program) if field.name not in ("rows", "name", "workers"))
     return sum(getattr(program, name) != getattr(other, name) for name in fields)
 
 

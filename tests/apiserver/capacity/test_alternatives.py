@@ -59,7 +59,7 @@ def test_it_runs_on_the_last_alternative_when_only_that_is_there(cluster: Any) -
     assert pod.whole["spec"]["nodeName"] == f"last-{T4}"
     assert pod.whole["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
     events = cluster.wait_for_event("last", f"NoCapacity: {L4} x 4 (OnDemand) did not come within {TRY} s")
-    (first,) = [each for each in events if each.startswith(f"NoCapacity: {V100} x 8")]
+    (first,) = [event for event in events if event.startswith(f"NoCapacity: {V100} x 8")]
     assert "Unschedulable" in first
     assert first.endswith(f"Next: {L4} x 4 (OnDemand) for {TRY} s")
     cluster.delete("last")

@@ -31,13 +31,13 @@ def namespaces(installed: ControlPlane) -> ControlPlane:
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_the_api_server_takes_every_object(namespaces: ControlPlane, values: dict[str, Any]) -> None:
-    objects = [each for each in documents(render(values, tests=True)) if each["kind"] not in OTHERS]
+    objects = [document for document in documents(render(values, tests=True)) if document["kind"] not in OTHERS]
     assert len(objects) > 10
     apply(namespaces, objects)
 
 
 def test_an_unknown_field_is_refused(namespaces: ControlPlane) -> None:
-    deployment = next(each for each in documents(render()) if each["kind"] == "Deployment")
+    deployment = next(document for document in documents(render()) if document["kind"] == "Deployment")
     deployment["spec"]["replica"] = 2
     with pytest.raises(RuntimeError, match=r"spec\.replica\b"):
         apply(namespaces, [deployment])

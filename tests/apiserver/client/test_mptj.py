@@ -77,7 +77,7 @@ def worker_log(index: int, attempt: int, *kinds: Any) -> list[str]:
             )
             for step in (10, 20)
         ),
-        *(each(time=30.0, **common) for each in kinds),
+        *(kind(time=30.0, **common) for kind in kinds),
     ]  # fmt: skip
     return [f"worker {index} loads flowers", *(each.to_json() for each in logged)]
 
@@ -122,7 +122,7 @@ def test_submit_list_status_wait_and_logs(
     assert listed.stdout.splitlines()[0].split() == ["NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE"]
     assert row.split()[1:5] == ["Succeeded", "1", "x", "cpu"]
     assert "mptrainingjob.mptraining.dev/everyday\n" in mptj("list", "-o", "name").stdout
-    assert {"everyday"} <= {each["metadata"]["name"] for each in json.loads(mptj("list", "-o", "json").stdout)["items"]}
+    assert {"everyday"} <= {job["metadata"]["name"] for job in json.loads(mptj("list", "-o", "json").stdout)["items"]}
     everywhere = mptj("list", "--all-namespaces").stdout
     assert any(line.split()[:2] == [ns.namespace, "everyday"] for line in everywhere.splitlines())
 
@@ -305,11 +305,11 @@ def test_from_python(ns: Any, mptj: Mptj, submitted: Any, pods_that_log: Any, ca
     assert job in mptraining.list_jobs()
     seen = again.wait()
     assert (seen.succeeded, seen.exit_code) == (True, 0)
-    assert [each.outcome for each in job.attempts] == ["Succeeded"]
+    assert [attempt.outcome for attempt in job.attempts] == ["Succeeded"]
     assert [point.step for point in job.history.points] == [10, 20]
     # The operator writes the event after the status.
     expected = {"Started", "Succeeded", "SuccessfulCreate"}
-    ns.wait(lambda: {each.reason for each in job.events()}, lambda reasons: expected <= reasons)
+    ns.wait(lambda: {event.reason for event in job.events()}, lambda reasons: expected <= reasons)
     assert "Succeeded" in str(job.status())
     job.logs(worker=1)
     assert "worker 1 loads flowers" in capsys.readouterr().out

@@ -25,9 +25,9 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
         audited = servers.control_plane.requests()
         logs = servers.logs()
     assert ran.complaints == (), logs[-5000:]
-    assert sum(each.kind is Kind.KILL for each in ran.faults) == KILLS
+    assert sum(fault.kind is Kind.KILL for fault in ran.faults) == KILLS
     # Whether there is a pod to delete at that moment depends on the machine.
-    assert {each.kind for each in ran.faults} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
+    assert {fault.kind for fault in ran.faults} >= {Kind.KILL, Kind.SWITCH, Kind.CUT, Kind.API}
     children = {
         each.seen.name for step in ran.evidence.steps for each in step.changes if isinstance(each.seen, ChildSeen)
     }

@@ -238,7 +238,9 @@ def create_nodes(plane: ControlPlane, row: Row) -> None:
 
 
 def scheduled_condition(pod: dict[str, Any]) -> dict[str, Any]:
-    found = (each for each in pod.get("status", {}).get("conditions", ()) if each["type"] == "PodScheduled")
+    found = (
+        condition for condition in pod.get("status", {}).get("conditions", ()) if condition["type"] == "PodScheduled"
+    )
     return next(found, {"status": "Unknown"})
 
 

@@ -22,7 +22,7 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wheel(folder: Path, name: str, version: str = "1.0", *, needs: tuple[str, ...] = ()) -> None:
     info = f"{name}-{version}.dist-info"
-    required = "".join(f"Requires-Dist: {each}\n" for each in needs)
+    required = "".join(f"Requires-Dist: {need}\n" for need in needs)
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as packed:
         packed.writestr(f"{name}.py", f"VERSION = {version!r}\n")
         packed.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}")

@@ -127,7 +127,7 @@ class Servers:
             chosen = self._until(self._leader, "a leader")
             time.sleep(fault.seconds)
         else:
-            chosen = next((each for each in self._replicas if each is not self._leader()), self._replicas[0])
+            chosen = next((replica for replica in self._replicas if replica is not self._leader()), self._replicas[0])
         self._ask(chosen)
         if fault.kind is Kind.KILL:
             chosen.server.signal(signal.SIGKILL)
@@ -173,7 +173,7 @@ class Servers:
         except (Refused, OSError):
             return None
         holder = lease["spec"].get("holderIdentity")
-        return next((each for each in self._replicas if each.name == holder), None)
+        return next((replica for replica in self._replicas if replica.name == holder), None)
 
     def _ask(self, replica: Replica) -> dict[str, int]:
         """Read its jobs by phase and remember its restarts. A replica that is starting or ending returns nothing."""
@@ -197,26 +197,26 @@ class Servers:
         """Restart a replica that ended by itself, as a leader does that cannot renew its lease; read the counts of the
         others.
         """
-        for each in list(self._replicas):
-            if each.server.exit_code is None:
-                self._ask(each)
+        for replica in list(self._replicas):
+            if replica.server.exit_code is None:
+                self._ask(replica)
             else:
-                self._bury(each)
+                self._bury(replica)
                 self._start()
 
     def phases(self) -> dict[str, int]:
         return self._ask(self._until(self._leader, "a leader"))
 
     def restarts(self) -> int:
-        return self._counted + sum(each.restarts for each in self._replicas)
+        return self._counted + sum(replica.restarts for replica in self._replicas)
 
     def logs(self) -> str:
         """Return the logs of all replicas, also of those that have ended."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("chaos-*.log")))
 
     def _stop(self) -> None:
-        for each in self._replicas:
-            each.server.stop(seconds=5)
+        for replica in self._replicas:
+            replica.server.stop(seconds=5)
 
     def _until(self, look: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + _PATIENCE

@@ -107,14 +107,14 @@ def child(raw: Object) -> ChildSeen | None:
 
 def job(raw: Object) -> JobSeen:
     metadata, status = raw["metadata"], raw.get("status") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     finished = conditions.get("Finished", {})
     return JobSeen(
         uid=metadata["uid"],
         name=metadata["name"],
         phase=status.get("phase", ""),
         attempt=status.get("currentAttempt", 0),
-        attempts=tuple((each["number"], each.get("outcome", "")) for each in status.get("attempts") or ()),
+        attempts=tuple((attempt["number"], attempt.get("outcome", "")) for attempt in status.get("attempts") or ()),
         failures=status.get("applicationFailures", 0),
         restarts=status.get("infrastructureRestarts", 0),
         finished=finished.get("status") == "True",
@@ -127,7 +127,7 @@ def job(raw: Object) -> JobSeen:
 def owner(raw: Object) -> str:
     """Return the uid of its controller; "" for an orphan."""
     references = raw["metadata"].get("ownerReferences", ())
-    return next((str(each["uid"]) for each in references if each.get("controller")), "")
+    return next((str(reference["uid"]) for reference in references if reference.get("controller")), "")
 
 
 def changes_from_list(known: Mapping[str, Seen], listed: Iterable[Seen]) -> tuple[Change, ...]:
@@ -188,7 +188,7 @@ class Recorder:
                     self.gaps += first.is_set()
                     answer = self._rest.get(path)
                     version = answer["metadata"]["resourceVersion"]
-                    seen = (read(each) for each in answer.get("items", ()))
+                    seen = (read(item) for item in answer.get("items", ()))
                     changes = changes_from_list(known, [each for each in seen if each is not None])
                     self._add(known, changes)
                     first.set()
@@ -214,11 +214,11 @@ class Recorder:
             yield from changes(stream, self._stopping)
 
     def _add(self, known: dict[str, Seen], changes: tuple[Change, ...]) -> None:
-        for each in changes:
-            if each.gone:
-                known.pop(each.seen.uid, None)
+        for change in changes:
+            if change.gone:
+                known.pop(change.seen.uid, None)
             else:
-                known[each.seen.uid] = each.seen
+                known[change.seen.uid] = change.seen
         if changes:
             with self._lock:
                 self._steps.append(Step(self._clock(), changes))

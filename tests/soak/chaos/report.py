@@ -37,7 +37,7 @@ def table(rounds: Sequence[Ran], *, seed: int) -> str:
         f"| attempts with a worker that Kubernetes made twice | {sum(len(doubled(ran.evidence)) for ran in rounds)} |",
         f"| times the record had to list again | {sum(ran.gaps for ran in rounds)} |",
         f"| complaints of the verdict | {len(complaints)} |",
-        *(f"| | {each} |" for each in complaints),
+        *(f"| | {complaint} |" for complaint in complaints),
     ]
     return "\n".join(lines)
 

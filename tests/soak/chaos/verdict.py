@@ -161,8 +161,8 @@ def nothing_orphaned(evidence: Evidence) -> Iterator[str]:
     for each in evidence.left:
         if each.owner not in owners:
             yield f"{each.kind} {each.name}: belongs to nothing that is there"
-    for each in evidence.remains:
-        yield f"{each.kind} {each.name}: is still there after all jobs were deleted"
+    for remain in evidence.remains:
+        yield f"{remain.kind} {remain.name}: is still there after all jobs were deleted"
 
 
 def restarts_counted(evidence: Evidence) -> Iterator[str]:

@@ -76,7 +76,7 @@ def _leave_out(what: Mutation) -> None:
 
         def without_seeds(self: Any) -> dict[str, list[Any]]:
             files = {name: list(of_file) for name, of_file in variables(self).items() if name != "random"}
-            files["model"] = [each for each in files["model"] if "seed_generator" not in each.name]
+            files["model"] = [file for file in files["model"] if "seed_generator" not in file.name]
             return files
 
         Contents.variables = without_seeds  # type: ignore[method-assign]

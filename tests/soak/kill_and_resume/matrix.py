@@ -37,16 +37,25 @@ def compared(
     # turn.
     with ThreadPoolExecutor(2) as pool:
         whole, killed = {}, {}
-        for each in configurations:
-            place = folder / f"{each}".replace(", ", "-").replace(" ", "-")
-            whole[each] = pool.submit(run, each, data, place / "whole")
-            killed[each] = [
-                pool.submit(run, each, data, place / f"killed-{n}", faults(each, seed + n, number), seed=seed + n)
+        for configuration in configurations:
+            place = folder / f"{configuration}".replace(", ", "-").replace(" ", "-")
+            whole[configuration] = pool.submit(run, configuration, data, place / "whole")
+            killed[configuration] = [
+                pool.submit(
+                    run,
+                    configuration,
+                    data,
+                    place / f"killed-{n}",
+                    faults(configuration, seed + n, number),
+                    seed=seed + n,
+                )
                 for n, number in enumerate(numbers)
             ]
         return {
-            each: [(one.result(), different(whole[each].result(), one.result())) for one in killed[each]]
-            for each in configurations
+            configuration: [
+                (one.result(), different(whole[configuration].result(), one.result())) for one in killed[configuration]
+            ]
+            for configuration in configurations
         }
 
 

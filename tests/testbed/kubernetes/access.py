@@ -38,7 +38,7 @@ def apply_crd(rest: Rest, definition: Object) -> None:
 
     def established() -> bool:
         conditions = rest.get(path).get("status", {}).get("conditions") or ()
-        return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+        return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
     def served() -> bool:
         spec = definition["spec"]

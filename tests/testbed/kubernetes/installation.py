@@ -22,7 +22,7 @@ _ROLES = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{SYSTEM}"
 def install(control_plane: ControlPlane) -> None:
     """Create all of install.yaml but the CustomResourceDefinition, which exists: a change interrupts watches."""
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
-    rest = [each for each in documents if each and each["kind"] != "CustomResourceDefinition"]
+    rest = [document for document in documents if document and document["kind"] != "CustomResourceDefinition"]
     control_plane.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(rest))
 
 

@@ -167,11 +167,14 @@ class Kueue:
         """Create a ClusterQueue with this quota for each flavor, and the LocalQueue of the same name for it."""
         resources = [{"name": each, "nominalQuota": value} for each, value in quota.items()]
         groups = [
-            {"coveredResources": list(quota), "flavors": [{"name": each, "resources": resources} for each in flavors]}
+            {
+                "coveredResources": list(quota),
+                "flavors": [{"name": flavor, "resources": resources} for flavor in flavors],
+            }
         ]
         body: Object = {"namespaceSelector": {}, "resourceGroups": groups, **spec}
         if checks:
-            body["admissionChecksStrategy"] = {"admissionChecks": [{"name": each} for each in checks]}
+            body["admissionChecksStrategy"] = {"admissionChecks": [{"name": check} for check in checks]}
         self.rest.post(f"{API}/clusterqueues", _object("ClusterQueue", name, body))
         local = _object("LocalQueue", name, {"clusterQueue": name})
         self.rest.post(f"{API}/namespaces/{namespace}/localqueues", local)

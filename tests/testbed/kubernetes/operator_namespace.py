@@ -148,8 +148,8 @@ class OperatorNamespace:
         return started
 
     def close(self) -> None:
-        for each in self.operators:
-            each.stop()
+        for operator in self.operators:
+            operator.stop()
         if self.kubelet is not None:
             self.kubelet.stop()
 
@@ -250,8 +250,8 @@ class OperatorNamespace:
 
         def alive() -> list[str]:
             pods = self.control_plane.pods.select(self.namespace, **{"mptraining.dev/job": name})
-            jobs = [each for each in self.batch_jobs(name) if not each.get("status", {}).get("conditions")]
-            return [*(each["metadata"]["name"] for each in jobs), *(pod.name for pod in pods if not pod.ended)]
+            jobs = [job for job in self.batch_jobs(name) if not job.get("status", {}).get("conditions")]
+            return [*(job["metadata"]["name"] for job in jobs), *(pod.name for pod in pods if not pod.ended)]
 
         self.wait(alive, lambda left: not left)
 
@@ -266,7 +266,7 @@ class OperatorNamespace:
     def wait_for_event(self, name: str, words: str) -> list[str]:
         """Wait until one of the events begins with these words; return all of them."""
         found: list[str] = self.wait(
-            lambda: self.events(name), lambda events: any(each.startswith(words) for each in events)
+            lambda: self.events(name), lambda events: any(event.startswith(words) for event in events)
         )
         return found
 
@@ -341,8 +341,8 @@ def shared(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
         yield ns
     finally:
         ns.close()
-    for each in ns.operators:
-        assert "Traceback" not in each.log, each.log[-3000:]
+    for operator in ns.operators:
+        assert "Traceback" not in operator.log, operator.log[-3000:]
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ class Queue:
         if conflicts:
             raise ValueError(f"Job {job} wants other nodes than the flavor's: {', '.join(conflicts)}")
         have = template["spec"].get("tolerations", [])
-        more = [dict(each) for each in flavor.tolerations if each not in have]
+        more = [dict(toleration) for toleration in flavor.tolerations if toleration not in have]
         change = {
             "metadata": {"labels": {_PODSET: "main"}, "annotations": {_WORKLOAD: f"job-{job}"}},
             "spec": {"nodeSelector": {**wanted, **flavor.node_labels}, "tolerations": [*have, *more]},

@@ -167,8 +167,8 @@ class Watch:
 
     def _once(self) -> None:
         listed = self._rest.get(self._path, self._query)
-        for each in listed.get("items", ()):
-            self._seen("ADDED", each)
+        for item in listed.get("items", ()):
+            self._seen("ADDED", item)
         self._listed.set()
         query = self._query | {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
         with self._rest.open_watch(self._path, query) as stream:

@@ -49,7 +49,7 @@ def _stages(complete: bool) -> list[dict[str, Any]]:
     if complete:
         # KWOK's own selector would complete only a Job's pods; an operator's own pods must succeed as well.
         expressions = by_name["pod-complete"]["spec"]["selector"]["matchExpressions"]
-        expressions[:] = [each for each in expressions if "ownerReferences" not in each["key"]]
+        expressions[:] = [expression for expression in expressions if "ownerReferences" not in expression["key"]]
     else:
         del by_name["pod-complete"]
     return list(by_name.values())

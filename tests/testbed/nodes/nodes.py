@@ -38,7 +38,7 @@ class Nodes:
             metadata["annotations"] = {KWOK_ANNOTATION: "fake"}
         self._rest.post("/api/v1/nodes", {"metadata": metadata})
         # Admission taints a new node not-ready; the controller that would remove the taint does not run.
-        self._rest.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [dict(each) for each in taints] or None}})
+        self._rest.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [dict(taint) for taint in taints] or None}})
         room = _ROOM | dict(capacity or {})
         status = {"capacity": room, "allocatable": room, **_ready(True)}
         if server is not None:

@@ -95,7 +95,7 @@ def test_elements_are_mapped_side_by_side() -> None:
     dataset = from_generator(Source().generate, SIGNATURE).map(
         lambda n, _: tf.numpy_function(meet, [n[0]], tf.int64, stateful=False), num_parallel_calls=2
     )
-    assert [int(each) for each in dataset.with_options(options())] == list(range(COUNT))
+    assert [int(option) for option in dataset.with_options(options())] == list(range(COUNT))
 
 
 @pytest.mark.usefixtures("determinism")
@@ -126,7 +126,7 @@ def test_what_determinism_protects_is_still_protected() -> None:
         tf.random.set_seed(3)
         dataset = from_generator(Source().generate, SIGNATURE)
         dataset = dataset.map(lambda n, _: tf.random.uniform([], seed=4), num_parallel_calls=parallel)
-        return [float(each) for each in dataset.with_options(options())]
+        return [float(option) for option in dataset.with_options(options())]
 
     tf.config.experimental.enable_op_determinism()
     try:

@@ -59,7 +59,7 @@ def test_raw_bytes_of_every_type_are_read_as_decode_raw_reads_them(dtype: str) -
 @pytest.mark.parametrize("dtype", [*DTYPES, "bool", "string"])
 def test_serialized_tensors_of_every_type_are_read_as_parse_tensor_reads_them(dtype: str) -> None:
     values = [["a", "bc"], ["", "d"]] if dtype == "string" else [[1, 0], [0, 1]]
-    contents = [tf.io.serialize_tensor(tf.constant(array(dtype, each))).numpy() for each in values]
+    contents = [tf.io.serialize_tensor(tf.constant(array(dtype, value))).numpy() for value in values]
     found = decoded(column(dtype, (2,), "tensor"), *(example(x=[content]) for content in contents))
     assert np.array_equal(found.numpy(), np.stack([tf.io.parse_tensor(each, dtype) for each in contents]))
 
@@ -79,10 +79,10 @@ def test_an_integer_outside_of_its_type_is_an_error_and_not_another_number() -> 
 
 @pytest.mark.parametrize(("dtype", "rows"), [("int64", ROWS), ("float32", ([0.5], [], [1.5, 2.5]))])
 def test_a_list_of_varying_length_is_what_ragged_feature_gives(dtype: str, rows: Any) -> None:
-    records = [example(x=each) if len(each) else example(other=[1]) for each in rows]
+    records = [example(x=row) if len(row) else example(other=[1]) for row in rows]
     expected = tf.io.parse_example(records, {"x": tf.io.RaggedFeature(tf.as_dtype(dtype))})["x"]
     found = decoded(column(dtype, (None,)), *records)
-    assert found.to_list() == expected.to_list() == [list(each) for each in rows]
+    assert found.to_list() == expected.to_list() == [list(row) for row in rows]
 
 
 def test_an_empty_list_that_tensorflow_wrote_is_empty() -> None:
@@ -103,7 +103,7 @@ def test_groups_of_varying_number_have_their_shape() -> None:
 @pytest.mark.parametrize("rows", [([1.0, 2.0, 3.0], [4.0]), ([1.0], [2.0]), ([1.0, 2.0, 3.0],)])
 def test_incomplete_groups_are_an_error_although_their_sum_is_right(rows: Any) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
-        decoded(column("float32", (None, 2)), *(example(x=each) for each in rows))
+        decoded(column("float32", (None, 2)), *(example(x=row) for row in rows))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "uint32", "int64"])

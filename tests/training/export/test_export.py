@@ -214,9 +214,9 @@ def test_the_content_of_the_folder(keras: Keras, tmp_path: Path, source: Path) -
 
 def test_given_weights_are_exported_instead_of_the_models_own(keras: Keras, tmp_path: Path) -> None:
     built = trained(keras, job(MLP), TABLE)
-    best = [np.zeros_like(each) for each in built.model.get_weights()]
+    best = [np.zeros_like(weight) for weight in built.model.get_weights()]
     export(built, keras, job(MLP), TABLE, tmp_path / "model", 1, weights=best)
-    assert not any(each.any() for each in load(tmp_path / "model").get_weights())
+    assert not any(weight.any() for weight in load(tmp_path / "model").get_weights())
 
 
 @pytest.mark.parametrize(("program", "example"), PROGRAMS)

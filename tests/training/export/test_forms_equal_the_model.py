@@ -259,7 +259,7 @@ def test_a_difference_of_precision_alone_leaves_out_nothing() -> None:
     rounded = [np.array([[996.0], [1000.0]]), np.array([3.0, 2.0, 2.0])]
     assert reference.difference(lambda _: rounded, rounded=True) is None
     assert replace(reference, policy="float32").difference(lambda _: rounded) is not None
-    tripled = [3 * each for each in reference.outputs]
+    tripled = [3 * output for output in reference.outputs]
     assert reference.difference(lambda _: tripled, rounded=True) is not None
 
 

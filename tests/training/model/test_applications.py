@@ -170,7 +170,9 @@ def test_a_frozen_base_leaves_the_head_to_train(keras: Keras) -> None:
     inputs = [{"name": "image", "dtype": "uint8", "shape": [32, 32, 3]}]
     model = applications.pretrained(keras.module, "MobileNetV2", inputs, classes=3, freeze_base=True)
     head = keras.output_layer(model)
-    assert [id(each) for each in model.trainable_variables] == [id(each) for each in head.trainable_variables]
+    assert [id(variable) for variable in model.trainable_variables] == [
+        id(variable) for variable in head.trainable_variables
+    ]
 
 
 def test_classes_come_from_the_job_before_the_manifest(keras: Keras) -> None:

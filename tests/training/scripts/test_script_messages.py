@@ -103,7 +103,7 @@ def test_what_cannot_run_ends_with_what_to_change(name: str, tmp_path: Path, thr
     program, settings, words = STEPS_TO[name]
     done = through_us(program, tmp_path, **settings)  # type: ignore[arg-type]
     assert done.outcome.reason in ("ProgramFailed", "InvalidProgram")
-    assert [each for each in words if each not in done.message] == [], done.message
+    assert [word for word in words if word not in done.message] == [], done.message
 
 
 def test_settings_that_come_too_late_say_what_to_delete(tmp_path: Path, through_us: ThroughUs) -> None:

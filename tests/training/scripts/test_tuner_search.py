@@ -75,7 +75,7 @@ def test_a_preempted_search_continues_with_the_interrupted_trial(
     assert {each.trial for each in rest.all(events.Progress)} == {3, 4}
     after = trials(parts)
     assert [after[name] for name in ("trial_0", "trial_1")] == [ended[name] for name in ("trial_0", "trial_1")]
-    chosen = [each["hyperparameters"] for each in trials(Path(whole.folder).parent).values()]
+    chosen = [trial["hyperparameters"] for trial in trials(Path(whole.folder).parent).values()]
     assert [each["hyperparameters"] for each in after.values()] == chosen, "the oracle proposes as without an end"
     assert len(scores(rest)) == len(scores(whole)) == 4
     assert rest.all(events.Progress)[0].step > max(each.step for each in taken.all(events.Progress) if each.trial == 2)

@@ -98,7 +98,7 @@ def fitted(data: Path, generation: str, build: str, **arguments: Any) -> Any:
     keras.set_policy("float32")
     built = getattr(module_of(generation), build)(**arguments)
     built["model"].compile(optimizer=built["optimizer"], loss=built["loss"], metrics=built["metrics"])
-    (x, y), validation = ((each["x"], each["label"]) for each in arrays)
+    (x, y), validation = ((array["x"], array["label"]) for array in arrays)
     built["model"].fit(
         x,
         y,

@@ -54,7 +54,7 @@ def model(keras: Keras, *, masked: bool, per_step: bool) -> Any:
 def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, masked: bool, per_step: bool) -> None:
     keras3.set_seed(1)
     plain = model(keras3, masked=masked, per_step=per_step)
-    before = [np.array(each) for each in plain.get_weights()]
+    before = [np.array(weight) for weight in plain.get_weights()]
     loss = plain.fit(batches(BATCH, per_step).repeat(), steps_per_epoch=STEPS, shuffle=False, verbose=0).history[
         "loss"
     ][0]
@@ -78,7 +78,7 @@ def test_two_replicas_do_what_keras_does_with_the_whole_batch(keras3: Keras, mas
 def test_a_ragged_batch_trains_as_the_masked_one(keras: Keras) -> None:
     """A model of TensorFlow's ragged operations, against Keras' own layers over the padded batches."""
     masked = model(keras, masked=True, per_step=False)
-    table, kernel, bias = (np.array(each) for each in masked.get_weights())
+    table, kernel, bias = (np.array(weight) for weight in masked.get_weights())
     loss = masked.fit(batches(BATCH, False).repeat(), steps_per_epoch=STEPS, shuffle=False, verbose=0).history["loss"][
         0
     ]

@@ -70,7 +70,7 @@ def story(seed: int) -> list[tuple[str, list[Event]]]:
 
 
 def lines(events: Sequence[Event]) -> bytes:
-    return "".join(each.to_json() + "\n" for each in events).encode()
+    return "".join(event.to_json() + "\n" for event in events).encode()
 
 
 def reader(folder: Path) -> RunReader:

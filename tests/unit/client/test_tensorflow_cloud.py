@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_its_arguments_are_tensorflow_cloud_s_in_their_order() -> None:
     parameters = list(inspect.signature(tfc.run).parameters.values())
-    first = [each for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    first = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     assert {each.name: each.default for each in first} == ARGUMENTS
     assert [each.name for each in first] == list(ARGUMENTS)
     assert next(iter(inspect.signature(tfc.run_cloudtuner).parameters)) == "num_jobs"

@@ -71,8 +71,8 @@ def sections(kind: type[BaseModel]) -> set[type[BaseModel]]:
     def walk(annotation: Any) -> None:
         if inspect.isclass(annotation) and issubclass(annotation, Model):
             found.add(annotation)
-            for each in annotation.model_fields.values():
-                walk(each.annotation)
+            for field in annotation.model_fields.values():
+                walk(field.annotation)
         for inner in typing.get_args(annotation):
             walk(inner)
 

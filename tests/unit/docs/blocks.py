@@ -74,7 +74,7 @@ class Block:
         if self.language != "python" or self.file is not None or self.is_cell:
             return False
         loads = ("import keras", "import tensorflow as tf", 'backend="local"', "run_local(")
-        return any(each in self.text for each in loads)
+        return any(load in self.text for load in loads)
 
 
 def blocks(document: str) -> Iterator[Block]:

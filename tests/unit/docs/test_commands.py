@@ -38,9 +38,9 @@ def test_every_command_exists(block: Block) -> None:
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for program, *arguments in block.commands:
         if program == "make":
-            variables = [each.partition("=")[0] for each in arguments if "=" in each]
+            variables = [argument.partition("=")[0] for argument in arguments if "=" in argument]
             assert all(re.search(rf"\${{1,2}}[({{]?{name}\b", makefile) for name in variables)
-            assert {each for each in arguments if "=" not in each} <= targets
+            assert {argument for argument in arguments if "=" not in argument} <= targets
         elif program == "mptj":
             _parse(arguments)
         elif program == "kubectl":
@@ -124,7 +124,7 @@ def _look_at_kubectl(block: Block, arguments: list[str]) -> None:
 
 @functools.cache
 def _manifests() -> tuple[str, ...]:
-    return tuple(each.read_text("utf-8") for each in (ROOT / "manifests").rglob("*.yaml"))
+    return tuple(path.read_text("utf-8") for path in (ROOT / "manifests").rglob("*.yaml"))
 
 
 @functools.cache

@@ -77,7 +77,9 @@ def loaded(tree: ast.AST) -> list[str]:
             found += [node.module or ""] if (node.module or "").partition(".")[0] in _LOADERS else []
         elif isinstance(node, ast.Call):
             name = _dotted(node.func)
-            given = {each.arg: each.value.value for each in node.keywords if isinstance(each.value, ast.Constant)}
+            given = {
+                keyword.arg: keyword.value.value for keyword in node.keywords if isinstance(keyword.value, ast.Constant)
+            }
             if (
                 name in _CALLS
                 or name.startswith("yaml.load")

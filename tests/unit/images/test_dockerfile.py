@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-LOCKS = sorted(each for each in (ROOT / "hack" / "images").glob("*.lock"))
+LOCKS = sorted(path for path in (ROOT / "hack" / "images").glob("*.lock"))
 # Continued lines are joined, comments are left out.
 DOCKERFILE = re.sub(r"\\\n\s*", "", re.sub(r"(?m)^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8")))
 INSTRUCTIONS = [(name, arguments.strip()) for name, arguments in re.findall(r"(?m)^([A-Z]+) (.*)", DOCKERFILE)]

@@ -215,7 +215,7 @@ class Test_buckets:
         listed = []
         found = gcs._found
         monkeypatch.setattr(gcs, "_found", lambda blob: (listed.append(blob.name), found(blob))[1])
-        assert [each.name for each in storage.glob(f"{bucket}/data/train-*")] == ["train-0"]
+        assert [path.name for path in storage.glob(f"{bucket}/data/train-*")] == ["train-0"]
         assert listed == ["data/train-0"]
 
     def test_an_unreachable_endpoint_may_recover(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,21 +166,21 @@ class IndexReport:
 
     def count(self, state: State) -> int:
         """Return the number of shards in this state."""
-        return sum(each.state == state for each in self.shards)
+        return sum(shard.state == state for shard in self.shards)
 
     @property
     def records(self) -> int:
-        return sum(each.shard.count for each in self.shards)
+        return sum(shard.shard.count for shard in self.shards)
 
     @property
     def bytes(self) -> int:
         """The size of all objects in bytes."""
-        return sum(each.shard.object.size for each in self.shards)
+        return sum(shard.shard.object.size for shard in self.shards)
 
     @property
     def damaged(self) -> tuple[BadRecord, ...]:
         """Damaged ends of shards; payloads are not verified."""
-        return tuple(each.shard.damage for each in self.shards if each.shard.damage is not None)
+        return tuple(shard.shard.damage for shard in self.shards if shard.shard.damage is not None)
 
 
 def publish(

@@ -54,7 +54,7 @@ class Preprocess:
         if self.per_example is None:
             return example
         inputs, labels = (
-            one_or_dict({each.name: tf.TensorSpec(each.shape, each.dtype) for each in tensors})
+            one_or_dict({tensor.name: tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors})
             for tensors in (example.inputs, example.labels)
         )
         call = _caller(self.per_example, training=True)
@@ -78,9 +78,9 @@ def check_signature(function: Callable[..., Any]) -> Callable[..., Any]:
     known = ("seed", "training")
     others = [parameter for name, parameter in signature.parameters.items() if name not in known]
     required = [
-        each
-        for each in others
-        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        other
+        for other in others
+        if other.default is other.empty and other.kind in (other.POSITIONAL_ONLY, other.POSITIONAL_OR_KEYWORD)
     ]
     if len(required) != 2:
         raise InvalidProgram(

@@ -98,7 +98,7 @@ class ReplicaValues:
         return isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
     def _local_replicas(self, variable: Any) -> Any:
-        return np.stack([each.numpy() for each in self._strategy.experimental_local_results(variable)])
+        return np.stack([result.numpy() for result in self._strategy.experimental_local_results(variable)])
 
     def _gather_replicas(self, variables: Sequence[Any]) -> list[Any]:
         if not variables:

@@ -375,7 +375,7 @@ def _entry_points(rebuild: Mapping[str, Any]) -> Iterator[str]:
 def _records(columns: Columns) -> dict[str, Any]:
     """Return the features of the records that the model was trained on, for `mptj predict`."""
     return {
-        "features": [each.to_document() for each in to_features(columns.columns)],
+        "features": [feature.to_document() for feature in to_features(columns.columns)],
         "labels": list(columns.labels),
         "sampleWeight": columns.weight,
     }
@@ -502,7 +502,7 @@ def _rebuild_source() -> str:
         "import importlib\nimport inspect\nimport json\nimport sys\nfrom pathlib import Path\n\nimport numpy as np\n"
     )
     parts = (mlp, cnn, pretrained, fill_hyperparameters, build_model, average_models, takes_list, load_model)
-    functions = "\n\n".join(inspect.getsource(each) for each in parts)
+    functions = "\n\n".join(inspect.getsource(part) for part in parts)
     return f'{head}\n\n{functions}\n\nif __name__ == "__main__":\n    load_model().summary()\n'
 
 

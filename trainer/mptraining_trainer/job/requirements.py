@@ -106,7 +106,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
     """
     file = source / requirements
     if not file.is_file() or not file.resolve().is_relative_to(source.resolve()):
-        known = sorted(each.name for each in source.glob("*.txt"))
+        known = sorted(path.name for path in source.glob("*.txt"))
         hint = nearest(requirements, known) or f"The source has {', '.join(known) or 'no .txt files'}."
         raise InvalidSpec(_WHERE, f"no file {requirements!r} in the source", next_step=hint)
     known_here = _versions()
@@ -130,7 +130,11 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
 
 def _versions() -> dict[str, str]:
     """Return the versions of the installed distributions by normalized name."""
-    return {_normal(each.name): each.version for each in importlib.metadata.distributions() if each.name}
+    return {
+        _normal(distribution.name): distribution.version
+        for distribution in importlib.metadata.distributions()
+        if distribution.name
+    }
 
 
 def _constraints(versions: dict[str, str]) -> str:

@@ -248,7 +248,7 @@ class CompiledModel:
         """Return the names in the logs except the loss, of the compiled metrics by default, each with the direction
         that is better by Keras: up, down or None.
         """
-        known = {each.name: keras_internals.better_direction(each) for each in flatten_metrics(self.metrics)}
+        known = {metric.name: keras_internals.better_direction(metric) for metric in flatten_metrics(self.metrics)}
         if names is None:
             # Trace only, because reading values that differ between replicas is a collective operation.
             traced = tf.function(self.results, autograph=False).get_concrete_function()

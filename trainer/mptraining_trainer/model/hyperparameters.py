@@ -172,7 +172,7 @@ def _accepts(known: Hyperparameter, value: Any) -> bool:
 def _range_text(known: Hyperparameter) -> str:
     """Return the possible values, for a message."""
     if known.low is None:
-        return ", ".join(repr(each) for each in known.values)
+        return ", ".join(repr(value) for value in known.values)
     step = "" if known.step in (None, 1) else f" in steps of {known.step}"
     factor = f" times {known.step} each" if known.step is not None else ""
     kind = "an integer" if known.kind == "int" else "a number"

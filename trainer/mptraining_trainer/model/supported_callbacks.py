@@ -78,7 +78,7 @@ def is_observer(callback: Any) -> bool:
 
 def of_worker(callbacks: Sequence[Any], *, chief: bool) -> tuple[Any, ...]:
     """Return the callbacks that a worker calls: observers on the chief alone, all others on every worker."""
-    return tuple(each for each in callbacks if chief or not is_observer(each))
+    return tuple(callback for callback in callbacks if chief or not is_observer(callback))
 
 
 def has_own_attributes(callback: Any) -> bool:

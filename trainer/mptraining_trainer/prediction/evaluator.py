@@ -37,7 +37,7 @@ class Sums:
 
     def to_json(self) -> Any:
         """Return JSON values."""
-        return {"loss": self.loss, "examples": self.examples, "states": [each.tolist() for each in self.states]}
+        return {"loss": self.loss, "examples": self.examples, "states": [state.tolist() for state in self.states]}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Sums:

@@ -112,7 +112,7 @@ class PartFiles:
     def _schema(self, parts: Sequence[Part]) -> pa.Schema:
         """Return the common schema of complete parts."""
         marks = [(self._mark(part) or {}).get("schema", "") for part in parts]
-        common, *others = [pa.ipc.read_schema(pa.py_buffer(base64.b64decode(each))) for each in marks]
+        common, *others = [pa.ipc.read_schema(pa.py_buffer(base64.b64decode(mark))) for mark in marks]
         for part, schema in zip(parts[1:], others, strict=True):
             try:
                 unified = pa.unify_schemas([common, schema], promote_options="permissive")

@@ -311,7 +311,7 @@ class _Work:
             try:
                 return {self._wanted.key: pa.array(keys)}
             except (pa.ArrowInvalid, pa.ArrowTypeError):
-                kinds = sorted({type(each).__name__ for each in keys if each is not None})
+                kinds = sorted({type(key).__name__ for key in keys if key is not None})
                 raise InvalidSpec(
                     _KEY, f"{self._wanted.key!r} has values of the types {kinds}", expected="one type"
                 ) from None

@@ -146,7 +146,7 @@ def data_of(about: Mapping[str, Any], data: ResolvedData) -> ResolvedData:
     own_labels = data.label is not None or data.labels is not None
     return data.model_copy(
         update={
-            "features": tuple(Feature.parse(each) for each in records["features"]),
+            "features": tuple(Feature.parse(record) for record in records["features"]),
             "labels": data.labels if own_labels else tuple(records["labels"]),
             "sample_weight": data.sample_weight or records["sampleWeight"],
         }
@@ -175,7 +175,7 @@ def only_inputs(columns: Columns, inputs: tuple[str, ...] | None, field: str) ->
     kept = [column for column in columns.columns if column.name in roles]
     names = {column.name for column in others}
     if inputs and set(inputs) <= names:
-        return replace(columns, columns=(*(each for each in others if each.name in inputs), *kept))
+        return replace(columns, columns=(*(other for other in others if other.name in inputs), *kept))
     if len(others) > 1 and inputs is not None:
         raise InvalidSpec(
             field,

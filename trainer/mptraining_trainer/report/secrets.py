@@ -42,7 +42,7 @@ class SecretValues:
             for name, value in environment.items()
             if name != SECRET_VARIABLES and any(_matches(pattern, name) for pattern in named)
         }
-        return cls(found, tuple(Path(each) for each in environment.get(SECRET_PATHS, "").split(":") if each))
+        return cls(found, tuple(Path(part) for part in environment.get(SECRET_PATHS, "").split(":") if part))
 
     def redact(self, text: str) -> str:
         """Return the text with each value replaced by the name of its source."""
@@ -55,11 +55,11 @@ class SecretValues:
 
     def _values(self) -> Iterator[tuple[str, str]]:
         for name, value in self._variables.items():
-            yield from ((each, name) for each in _parts(value))
+            yield from ((part, name) for part in _parts(value))
         for path in self._paths:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
             for file in islice((each for each in files if each.is_file()), _MOST_FILES):
-                yield from ((each, str(file)) for each in _parts(_read(file)))
+                yield from ((part, str(file)) for part in _parts(_read(file)))
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -90,9 +90,9 @@ def _parts(value: str) -> Iterator[str]:
         except (ValueError, RecursionError):
             return
         # Addresses in a key file (e-mail, server) are no secrets, and errors must name them.
-        texts = (each for each in _texts(document) if "@" not in each and "://" not in each)
-        for each in texts:
-            yield from (part for part in (each, *each.splitlines()) if len(part) >= _BEGINNING)
+        texts = (text for text in _texts(document) if "@" not in text and "://" not in text)
+        for text in texts:
+            yield from (part for part in (text, *text.splitlines()) if len(part) >= _BEGINNING)
 
 
 def _texts(node: Any) -> Iterator[str]:

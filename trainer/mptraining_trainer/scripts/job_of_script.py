@@ -64,7 +64,7 @@ def _with_keras(job: ResolvedJob, path: str, text: str, notice: Notify) -> Resol
         return job
     more = f", and {len(code.keras_2) - 1} more" if len(code.keras_2) > 1 else ""
     because = f"{path} is written for Keras 2: {code.keras_2[0]}{more}"
-    if any(each.field == "spec.keras" and each.because == ASKED_FOR for each in job.choices):
+    if any(choice.field == "spec.keras" and choice.because == ASKED_FOR for choice in job.choices):
         notice("Keras2Code", f"{because}; the job asks for keras: Keras3, which is kept", level="Warning")
         return job
     if importlib.util.find_spec("tf_keras") is None:

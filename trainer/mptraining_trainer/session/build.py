@@ -265,7 +265,7 @@ def _align(context: RunContext) -> Callable[[Any], Any] | None:
     """Return the function that gives the batches of several replicas the same variable sizes; None without any."""
     columns = context.datasets.training.columns
     if context.job.replicas == 1 or not any(
-        each.is_variable and not each.is_fixed_when_padded for each in columns.columns
+        column.is_variable and not column.is_fixed_when_padded for column in columns.columns
     ):
         return None
     spec = columns.example_spec()
@@ -285,7 +285,7 @@ def _align(context: RunContext) -> Callable[[Any], Any] | None:
 def _class_weights(context: RunContext) -> Callable[..., Any] | None:
     weights = context.training.class_weight
     columns = context.datasets.training.columns
-    variable = [each.name for each in columns.columns if each.name in columns.labels and each.is_variable]
+    variable = [column.name for column in columns.columns if column.name in columns.labels and column.is_variable]
     if weights and variable:
         # Keras takes a label with several values for a one-hot class, whose position decides the weight.
         raise InvalidSpec(

@@ -188,7 +188,7 @@ def make_hooks(worker: Worker, built: BuildResult) -> Hooks:
     directions = built.loop.metric_directions
     best = best_weights(built.job.export, program.model, directions, validated=validated, notice=notice)
     if worker.scalars is not None and any(
-        supported_callbacks.kind(each) == "TensorBoard" for each in program.callbacks
+        supported_callbacks.kind(callback) == "TensorBoard" for callback in program.callbacks
     ):
         worker.scalars.write_beside_callback()
     scratch = Path(tempfile.mkdtemp(prefix="mptraining-callbacks-"))

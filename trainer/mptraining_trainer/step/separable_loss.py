@@ -54,7 +54,7 @@ def _check(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -
         return False
     wrap_reductions(legacy=compiled.keras.legacy)
     # A list, since every order may find a reason to refuse.
-    sums = [_check_in_order(compiled, each, rows, parts, padded=padded) for each in _orders(batch)]
+    sums = [_check_in_order(compiled, order, rows, parts, padded=padded) for order in _orders(batch)]
     return any(sums)
 
 
@@ -126,7 +126,7 @@ def _loss_of(
         recorded: list[Any] = []
         _piece(compiled, batch, piece, _part(pieces, _record_means(recorded), padded=padded), drawn=drawn)
         seen.append(recorded)
-    means = [sum(float(each) for each in values) / len(pieces) for values in zip(*seen, strict=True)]
+    means = [sum(float(value) for value in values) / len(pieces) for values in zip(*seen, strict=True)]
     parts = [_part(pieces, _replay_means(means), padded=padded) for _ in pieces]
     values = [_piece(compiled, batch, piece, part, drawn=drawn) for piece, part in zip(pieces, parts, strict=True)]
     return float(np.mean(values)), bool(means)

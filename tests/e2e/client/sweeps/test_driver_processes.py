@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def proposals(view: SweepView) -> list[tuple[int, Mapping[str, Any]]]:
-    return [(each.number, each.parameters) for each in view.trials]
+    return [(trial.number, trial.parameters) for trial in view.trials]
 
 
 def test_a_finished_sweep_is_not_run_again_and_higher_limits_continue_it(
@@ -80,13 +80,13 @@ def test_a_trial_that_the_time_limit_stopped_continues_when_the_limit_is_raised(
         display=PlainLines(),
         clock=lambda: next(times, 200.0),
     )
-    assert [each.state for each in stopped.trials] == [TrialState.STOPPED]
+    assert [trial.state for trial in stopped.trials] == [TrialState.STOPPED]
     assert stopped.finished is not None
     opened = open_sweep(sweep_file(trials=2, more="  stop: {afterSeconds: 1000}\n"))
     command = stub(TRAINER + "\nsucceed()")
     code, view = run_sweep(opened, command=command, display=PlainLines(), clock=lambda: 300.0)
     assert code == 0
-    assert [each.state for each in view.trials] == [TrialState.SUCCEEDED] * 2
+    assert [trial.state for trial in view.trials] == [TrialState.SUCCEEDED] * 2
     assert proposals(view)[0] == proposals(stopped)[0]
 
 
@@ -94,10 +94,10 @@ def test_early_stopping_continues_the_best_trial_in_its_run_folder(
     sweep_file: SweepFile, trainer: tuple[str, str]
 ) -> None:
     _, view = run(sweep_file(algorithm="Hyperband", trials=4), trainer)
-    assert [each.state for each in view.trials].count(TrialState.SUCCEEDED) >= 1
-    for each in view.trials:
-        assert [value.epoch for value in each.values or ()] == [1, 3, 4][: (each.rung or 0) + 1]
-    best = next(each for each in view.trials if each.state is TrialState.SUCCEEDED)
+    assert [trial.state for trial in view.trials].count(TrialState.SUCCEEDED) >= 1
+    for trial in view.trials:
+        assert [value.epoch for value in trial.values or ()] == [1, 3, 4][: (trial.rung or 0) + 1]
+    best = next(trial for trial in view.trials if trial.state is TrialState.SUCCEEDED)
     events = Path(f"runs/flowers/trials/{best.number}/events").iterdir()
     assert {path.name.partition("-")[0] for path in events} == {"1", "2", "3"}
 
@@ -119,7 +119,7 @@ def test_a_fault_of_the_machine_stops_the_sweep_and_the_same_command_continues(
     fault = "\nboth('Finished', reason='StorageUnavailable', exit_code=75, message='no answer')\nsys.exit(75)"
     code, view = run(sweep_file(trials=2), stub(TRAINER + fault))
     assert code == 75
-    assert [each.state for each in view.trials] == [TrialState.RUNNING]
+    assert [trial.state for trial in view.trials] == [TrialState.RUNNING]
     assert "stopped by a fault of this machine: trial 1: StorageUnavailable: no answer" in capsys.readouterr().out
     code, view = run(sweep_file(trials=2), stub(TRAINER + "\nsucceed()"))
     assert code == 0

@@ -41,7 +41,7 @@ def test_nodes_show_their_platform_even_without_accelerators(nodes: list[dict[st
 
 def test_nodes_show_their_mig_strategy_and_tpus_are_gke_s_alone() -> None:
     for strategies, found in (([], None), (["single"], "Single"), (["single", "mixed"], "Mixed")):
-        assert recognize([KIND, *({"nvidia.com/mig.strategy": each} for each in strategies)])[1] == found
+        assert recognize([KIND, *({"nvidia.com/mig.strategy": strategy} for strategy in strategies)])[1] == found
     tpu = lookup("v7x")
     assert [name for name, platform in platforms().items() if accelerator_terms(tpu, platform)] == ["GKE"]
     assert {"Auto", *platforms()} == set(get_args(NodeLabels))

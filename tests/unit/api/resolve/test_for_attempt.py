@@ -35,10 +35,11 @@ def frozen() -> ResolvedJob:
 def test_each_machine_has_its_own_devices_strategy_policy_and_placement() -> None:
     table = [
         (
-            each.accelerator.type, each.strategy, each.precision.policy, each.replicas, each.per_replica_batch_size,
-            each.accelerator.provisioning, each.placement.resources,
+            machine.accelerator.type, machine.strategy, machine.precision.policy, machine.replicas,
+            machine.per_replica_batch_size,
+            machine.accelerator.provisioning, machine.placement.resources,
         )
-        for each in machines(frozen())
+        for machine in machines(frozen())
     ]  # fmt: skip
     assert table == [
         ("a100", "Mirrored", "mixed_float16", 2, 64, "Spot", {"nvidia.com/gpu": 2}),
@@ -48,7 +49,9 @@ def test_each_machine_has_its_own_devices_strategy_policy_and_placement() -> Non
 
 
 def test_the_decisions_of_an_attempt_have_the_reasons_of_its_machine() -> None:
-    first, second = ({each.decision: each for each in decisions(frozen(), machine=machine)} for machine in (0, 1))
+    first, second = (
+        {decision.decision: decision for decision in decisions(frozen(), machine=machine)} for machine in (0, 1)
+    )
     assert list(first) == ["machine", "strategy", "precision", "batchSize"], "no image is known here"
     assert [(each.value, each.reason) for each in (first["machine"], second["machine"])] == [
         ("a100 x 2 (Spot)", "given in the job"),
@@ -56,7 +59,7 @@ def test_the_decisions_of_an_attempt_have_the_reasons_of_its_machine() -> None:
     ]
     assert first["batchSize"].reason == "64 for each of 2 replicas"
     assert second["batchSize"].reason == "the same for every machine and number of workers"
-    (one,) = [each for each in decisions(elastic(4, 24), workers=1) if each.decision == "strategy"]
+    (one,) = [decision for decision in decisions(elastic(4, 24), workers=1) if decision.decision == "strategy"]
     assert one.reason == "the machines that this attempt got"
 
 
@@ -73,7 +76,7 @@ def test_batch_size_learning_rate_and_everything_else_are_those_of_the_first_cho
 
 
 def test_a_checkpoint_is_of_one_keras_so_that_all_machines_use_the_one_that_the_tpu_needs() -> None:
-    assert {each.keras for each in machines(frozen())} == {"Legacy"}
+    assert {machine.keras for machine in machines(frozen())} == {"Legacy"}
     assert choice(frozen(), "spec.keras").because == (
         "v5e of spec.accelerator.alternatives[1] works with it only, and a checkpoint is of one generation"
     )

@@ -61,7 +61,7 @@ def resolved(namespace: str = "team-b", settings: ClusterSettings = CLUSTER, **s
 
 
 def reasons(found: ResolvedJob) -> dict[str, str]:
-    return {each.field: each.because for each in found.choices}
+    return {choice.field: choice.because for choice in found.choices}
 
 
 def test_a_runtime_decides_what_the_job_does_not_say() -> None:

@@ -139,7 +139,7 @@ class FakeCluster:
 
     @property
     def active(self) -> int:
-        return sum(each.state in ("Pending", "Running") for each in self.jobs.values())
+        return sum(job.state in ("Pending", "Running") for job in self.jobs.values())
 
     @property
     def finished(self) -> bool:

@@ -40,7 +40,7 @@ spec:
 
 def problems(**spec: Any) -> list[tuple[str, str]]:
     found = sweep_problems(document(**spec), ClusterSettings())
-    return [(each.where, str(each)) for each in found.problems]
+    return [(problem.where, str(problem)) for problem in found.problems]
 
 
 def job(**sections: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_every_mistake_is_reported_at_its_line() -> None:
     )
     (text,) = read_yaml(wrong, file="sweep.yaml")
     located = text.located(sweep_problems(text.content, ClusterSettings()).problems)
-    assert [each.line for each in located.mistakes] == [6, 9, 12]
+    assert [mistake.line for mistake in located.mistakes] == [6, 9, 12]
     assert "sweep.yaml:9: spec.parameters[0].path: 'training.optimiser.config.learning_rate': training has no field " \
            "'optimiser'. Did you mean 'optimizer'?" in str(located)  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_a_function_may_report_metrics_that_the_job_does_not_name() -> None:
     searched = document(objective={"metric": "val_dice", "direction": "Maximize"}, job=function)
     found = sweep_problems(searched, ClusterSettings())
     assert found.problems == ()
-    assert [each.where for each in found.doubts] == ["spec.objective.metric"]
+    assert [doubt.where for doubt in found.doubts] == ["spec.objective.metric"]
 
 
 def test_a_status_that_would_not_fit_is_refused() -> None:
@@ -186,7 +186,7 @@ def test_a_status_that_would_not_fit_is_refused() -> None:
 
 def test_a_name_leaves_room_for_the_trials_numbers_and_another_document_is_refused() -> None:
     long = document() | {"metadata": {"name": "a" * 38}}
-    assert [each.where for each in sweep_problems(long, ClusterSettings()).problems] == ["metadata.name"]
+    assert [problem.where for problem in sweep_problems(long, ClusterSettings()).problems] == ["metadata.name"]
     assert sweep_problems(document() | {"metadata": {"name": "a" * 37}}, ClusterSettings()).problems == ()
     wrong: dict[str, Any]
     for wrong in ({"kind": "MPTrainingJob"}, {"apiVersion": "v1"}, {"spec": None}, {"metadata": 3}):
@@ -196,7 +196,7 @@ def test_a_name_leaves_room_for_the_trials_numbers_and_another_document_is_refus
 def test_a_parameter_of_an_optimizer_that_the_job_does_not_name() -> None:
     (text,) = read_yaml(ISSUE.replace("      optimizer: {className: Adam}\n", ""), file="sweep.yaml")
     located = text.located(sweep_problems(text.content, ClusterSettings()).problems)
-    assert [each.line for each in located.mistakes] == [9]
+    assert [mistake.line for mistake in located.mistakes] == [9]
     assert (
         "this parameter sets training.optimizer, so the job must name it: spec.job.training.optimizer.className is "
         "missing. Add optimizer: {className: …} to spec.job.training."

@@ -74,7 +74,7 @@ def test_a_trial_ends_with_the_metric_of_its_job_and_the_next_begins() -> None:
     assert (trial(running).state, running.status.running, running.actions) == (TrialState.RUNNING, 1, ())
     ended = planned(one_at_a_time(), running.status, job("digits-1", accuracy=0.123456789))
     assert (trial(ended).state, trial(ended).objective) == (TrialState.SUCCEEDED, 0.123457)
-    assert [each.name for each in ended.actions if isinstance(each, CreateJob)] == ["digits-2"]
+    assert [action.name for action in ended.actions if isinstance(action, CreateJob)] == ["digits-2"]
     assert (ended.status.completed, ended.status.best and ended.status.best.number) == ("1/3", 1)
 
 
@@ -89,7 +89,7 @@ def test_a_job_without_the_objective_is_a_failed_trial(metrics: dict[str, float]
     first = planned(one_at_a_time(), None).status
     found = planned(one_at_a_time(), first, TrialJob("digits-1", "Succeeded", metrics=metrics))
     assert (trial(found).state, trial(found).message) == (TrialState.FAILED, message)
-    assert [(each.reason, each.type) for each in found.event_records] == [("TrialFailed", "Warning")]
+    assert [(record.reason, record.type) for record in found.event_records] == [("TrialFailed", "Warning")]
     json.loads(found.status.to_json())
 
 
@@ -112,7 +112,7 @@ def test_a_lost_machine_is_no_failed_trial_until_it_is_one_too_many() -> None:
     ):
         found = planned(one_at_a_time(), status, job(name, "Failed", infrastructure=True, message="preempted"))
         assert (trial(found).state, trial(found).job, found.status.failed) == (TrialState.PROPOSED, next_name, 0)
-        assert [each.name for each in found.actions if isinstance(each, CreateJob)] == [next_name]
+        assert [action.name for action in found.actions if isinstance(action, CreateJob)] == [next_name]
         status = found.status
     found = planned(one_at_a_time(), status, job("digits-1-x3", "Failed", infrastructure=True, message="preempted"))
     assert (trial(found).state, trial(found).message) == (TrialState.FAILED, "preempted")
@@ -124,7 +124,7 @@ def test_a_refused_creation_waits_or_fails_the_trial() -> None:
     assert (trial(waits).state, trial(waits).message, waits.actions) == (TrialState.PROPOSED, "exceeded quota", ())
     assert waits.wake_at == NOW + 30
     again = planned(one_at_a_time(), waits.status)
-    assert [each.name for each in again.actions if isinstance(each, CreateJob)] == ["digits-1"]
+    assert [action.name for action in again.actions if isinstance(action, CreateJob)] == ["digits-1"]
     fails = planned(one_at_a_time(), first, refusals={"digits-1": Refusal("spec.workers: invalid", final=True)})
     assert (trial(fails).state, trial(fails).message) == (TrialState.FAILED, "spec.workers: invalid")
 
@@ -165,7 +165,7 @@ def test_a_sweep_ends(spec: dict[str, Any], jobs: list[TrialJob], now: float, re
     assert condition(found, "Complete" if good else "Failed") == ("True", reason)
     assert good or condition(found, "Stalled") == ("True", reason)
     assert not [each for each in found.status.conditions or () if each.type == "Reconciling"]
-    assert [each.reason for each in found.event_records][-1] == reason
+    assert [record.reason for record in found.event_records][-1] == reason
     assert not [each for each in found.actions if isinstance(each, CreateJob)]
     # What still runs is deleted, again and again until it is gone.
     for each in (found, planned(searched, found.status, *jobs, now=now)):
@@ -234,7 +234,7 @@ def test_a_changed_search_starts_no_trials_and_records_those_that_end() -> None:
     assert [(each.state, each.objective) for each in found.status.trials or ()] == [(TrialState.SUCCEEDED, 0.9)]
     assert planned(changed, found.status, job("digits-1"), now=NOW + 50) == SweepPlan(found.status)
     restored = planned(one_at_a_time(), found.status, job("digits-1"))
-    assert [each.name for each in restored.actions if isinstance(each, CreateJob)] == ["digits-2"]
+    assert [action.name for action in restored.actions if isinstance(action, CreateJob)] == ["digits-2"]
     lost = planned(changed, first, job("digits-1", "Failed", infrastructure=True, message="preempted"))
     assert (trial(lost).job, trial(lost).state, lost.actions) == ("digits-1-x1", TrialState.PROPOSED, ())
 
@@ -267,8 +267,8 @@ def test_a_rung_that_ends_under_a_changed_job_is_recorded_when_the_job_is_restor
     assert (trial(found).objective, trial(found).values, found.actions) == (0.9, None, ())
     assert planned(changed, found.status, job("digits-1"), now=NOW + 50) == SweepPlan(found.status)
     restored = planned(sweep(**halving), found.status, job("digits-1"))
-    assert [each.epoch for each in trial(restored).values or ()] == [1]
-    assert [each.name for each in restored.actions if isinstance(each, CreateJob)] == ["digits-1-r1"]
+    assert [value.epoch for value in trial(restored).values or ()] == [1]
+    assert [action.name for action in restored.actions if isinstance(action, CreateJob)] == ["digits-1-r1"]
 
 
 def test_an_invalid_sweep_fails_before_its_first_trial() -> None:
@@ -299,14 +299,14 @@ def test_a_rung_continues_in_its_trials_folder() -> None:
     searched = sweep(parameters=[SEED], algorithm={"name": "Hyperband"}, trials={"max": 1})
     status, found = planned(searched, None).status, None
     for name, epochs in (("digits-1", 1), ("digits-1-r1", 3), ("digits-1-r2", 9)):
-        (created,) = (each for each in planned(searched, status).actions if isinstance(each, CreateJob))
+        (created,) = (action for action in planned(searched, status).actions if isinstance(action, CreateJob))
         assert (created.name, created.document["spec"]["training"]["epochs"]) == (name, epochs)
         assert created.document["spec"]["output"]["uri"] == "gs://bucket/digits/trials/1"
         found = planned(searched, status, job(name))
         status = found.status
     assert found is not None
     assert (trial(found).state, trial(found).rung) == (TrialState.SUCCEEDED, 2)
-    assert [each.epoch for each in trial(found).values or ()] == [1, 3, 9]
+    assert [value.epoch for value in trial(found).values or ()] == [1, 3, 9]
 
 
 def test_the_trials_template_keeps_its_own_policy_except_what_the_sweep_decides() -> None:
@@ -321,7 +321,7 @@ def test_the_status_of_a_thousand_trials_fits_in_one_object() -> None:
     layers = [{"path": f"program.function.arguments.layer_{n}", "uniform": {"low": 0, "high": 1}} for n in range(4)]
     trials = {"max": 500, "parallel": 500, "maxFailed": 500}
     searched = sweep(parameters=[SEED, RATE, *layers], algorithm={"name": "Hyperband"}, trials=trials)
-    values = {each.path: 0.12345678901234567 for each in searched.spec.parameters}
+    values = {parameter.path: 0.12345678901234567 for parameter in searched.spec.parameters}
     status = plan(searched, None, {}, NOW, propose=lambda spec, trials: values).status
     for rung in ("", "-r1", "-r2"):
         jobs = {f"digits-{n}{rung}": job(f"digits-{n}{rung}", accuracy=0.123457) for n in range(1, 501)}

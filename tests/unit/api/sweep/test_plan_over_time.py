@@ -25,7 +25,7 @@ def by_number(spec: Any, trials: Any) -> dict[str, Any]:
 
 
 def ends(status: SweepStatus, state: TrialState) -> int:
-    return sum(each.state == state for each in status.trials or ())
+    return sum(trial.state == state for trial in status.trials or ())
 
 
 PARAMETER = {"path": "training.seed", "int": {"low": 1, "high": 1000}}

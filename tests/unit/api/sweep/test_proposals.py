@@ -94,8 +94,8 @@ def test_the_seed_decides_and_every_trial_has_its_own() -> None:
 def told(number: int) -> list[Trial]:
     parameters = {RATE: 0.1, WIDTH: 32, DROPOUT: 0.0, POLICY: "float32"}
     return [
-        Trial(number=each, job=f"a-{each}", state=TrialState.SUCCEEDED, parameters=parameters, objective=0.5)
-        for each in range(1, number + 1)
+        Trial(number=index, job=f"a-{index}", state=TrialState.SUCCEEDED, parameters=parameters, objective=0.5)
+        for index in range(1, number + 1)
     ]
 
 
@@ -142,7 +142,7 @@ def test_a_conditional_parameter_is_proposed_where_its_condition_holds() -> None
             trials.append(
                 told(1)[0].model_copy(update={"number": number, "parameters": found, "objective": number % 5})
             )
-        assert len({each.parameters[POLICY] for each in trials}) == 2
+        assert len({trial.parameters[POLICY] for trial in trials}) == 2
 
 
 def test_a_grid_is_every_combination_and_ends() -> None:

@@ -50,7 +50,7 @@ def test_a_huge_range_of_integers_is_checked_and_searched_within_little_memory(
     assert problems == []
     assert len(trials) == 2
     if algorithm == "Grid":
-        assert [each[WHERE] for each in trials] == [1, 2]
+        assert [trial[WHERE] for trial in trials] == [1, 2]
 
 
 @pytest.mark.parametrize(

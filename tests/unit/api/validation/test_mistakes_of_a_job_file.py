@@ -199,7 +199,7 @@ def test_the_mistakes_of_all_machines_are_listed_beside_broken_rules(accelerator
 )
 def test_another_name_breaks_no_rule_on_the_kind_of_the_machine(accelerator: str, field: str) -> None:
     problems = found(("{type: cpu}", accelerator)).problems
-    assert [each.where for each in problems] == [field]
+    assert [problem.where for problem in problems] == [field]
     assert "is a name of the command line alone" in problems[0].found
 
 
@@ -226,7 +226,7 @@ def test_names_of_the_users_own_are_not_refused(name: str) -> None:
 def test_code_or_an_image_of_the_users_may_register_a_name(change: tuple[str, str]) -> None:
     result = found(change, ("className: Adam", "className: MyAdam"))
     assert result.problems == ()
-    assert [each.where for each in result.doubts] == ["spec.training.optimizer.className"]
+    assert [doubt.where for doubt in result.doubts] == ["spec.training.optimizer.className"]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_every_pattern_of_a_field_has_words_and_an_example_that_fits() -> None:
         examples = re.findall(r"such as (\S+?)(?=[,;]|$| or )", words)
         # No example for the digest: 64 digits are words enough.
         assert examples or pattern == patterns.SHA256
-        assert [each for each in examples if re.fullmatch(pattern, each) is None] == []
+        assert [example for example in examples if re.fullmatch(pattern, example) is None] == []
         assert pattern not in words
 
 

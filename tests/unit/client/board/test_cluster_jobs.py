@@ -43,9 +43,9 @@ class Cluster(ApiServer):
         return other
 
     def get(self, resource: Resource, name: str) -> Raw:
-        for each in self.items(resource):
-            if each["metadata"]["name"] == name:
-                return each
+        for item in self.items(resource):
+            if item["metadata"]["name"] == name:
+                return item
         raise NotFound(name, "not found")
 
     def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
@@ -143,14 +143,14 @@ def test_a_job_is_the_row_of_its_run_folder(tmp_path: Path) -> None:
     cluster = Cluster({"mptrainingjobs": [job("flowers", uri=str(tmp_path / "one"), **RUNNING)]})
     for folders in ((), (str(tmp_path),)):
         shown = board(cluster, folders)
-        rows = {each["id"]: each for each in shown.runs()["runs"]}
+        rows = {run["id"]: run for run in shown.runs()["runs"]}
         assert len(rows) == 1 + len(folders)
         row = rows[run_id(str(tmp_path / "one"))]
         assert row["job"] == {"namespace": "team", "name": "flowers"}
         assert row["progress"]["step"] == 20
     cluster.objects["mptrainingjobs"] = []
     shown.refresh()
-    rows = {each["id"]: each for each in shown.runs()["runs"]}
+    rows = {run["id"]: run for run in shown.runs()["runs"]}
     assert rows[run_id(str(tmp_path / "one"))]["job"] is None
 
 
@@ -207,9 +207,9 @@ def test_the_offline_page_has_curves_of_a_job_without_a_run_folder(
 
 def test_names_and_namespaces_select_jobs() -> None:
     cluster = Cluster({"mptrainingjobs": [job("a"), job("b"), job("c", namespace="other")]})
-    assert {each["name"] for each in board(cluster).runs()["runs"]} == {"a", "b"}
-    assert {each["name"] for each in board(cluster, names=["b"]).runs()["runs"]} == {"b"}
-    assert {each["name"] for each in board(cluster, everywhere=True).runs()["runs"]} == {"a", "b", "c"}
+    assert {run["name"] for run in board(cluster).runs()["runs"]} == {"a", "b"}
+    assert {run["name"] for run in board(cluster, names=["b"]).runs()["runs"]} == {"b"}
+    assert {run["name"] for run in board(cluster, everywhere=True).runs()["runs"]} == {"a", "b", "c"}
 
 
 def test_a_cluster_that_does_not_answer_keeps_its_last_rows() -> None:

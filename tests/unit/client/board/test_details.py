@@ -23,7 +23,7 @@ ABOUT: dict[str, Any] = {"attempt": 1, "incarnation": "a-b", "worker": 0}
 
 
 def lines(events: list[Event]) -> str:
-    return "".join(each.to_json() + "\n" for each in events)
+    return "".join(event.to_json() + "\n" for event in events)
 
 
 def shown(folder: Path | str, now: float = 2000.0) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -83,7 +83,7 @@ def test_no_runs_are_named(tmp_path: Path) -> None:
 
 
 STATIC = Path(mptraining.board.__file__).parent / "static"
-MODULES = sorted(each for each in STATIC.rglob("*.js") if "vendor" not in each.parts)
+MODULES = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.parts)
 _DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) ([A-Za-z_$][\w$]*)", re.MULTILINE)
 _DESTRUCTURED = re.compile(r"^(?:export )?const [\[{]([^\]}]+)[\]}]", re.MULTILINE)
 

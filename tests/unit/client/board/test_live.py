@@ -142,11 +142,11 @@ def test_best_values_are_computed_between_answers(tmp_path: Path) -> None:
             assert len(found) == 3
             assert not any("best:loss" in each["values"] for each in found)
         end = time.monotonic() + 20
-        while time.monotonic() < end and not all("best:loss" in each["values"] for each in board.runs()["runs"]):
+        while time.monotonic() < end and not all("best:loss" in run["values"] for run in board.runs()["runs"]):
             time.sleep(0.05)
         version, changed = board.changes_since(0)
         assert (len(changed), version > 1) == (3, True)
-        assert all(each["values"]["best:loss"] > 0 for each in board.runs()["runs"])
+        assert all(run["values"]["best:loss"] > 0 for run in board.runs()["runs"])
     finally:
         board.stop()
 

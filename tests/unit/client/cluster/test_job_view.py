@@ -131,7 +131,7 @@ def test_a_job_with_alternatives_shows_the_machine_of_each_attempt() -> None:
         "type": "a100", "countPerWorker": 8, "alternatives": [{"type": "cpu", "countPerWorker": 2}],
     }  # fmt: skip
     seen = view(written)
-    assert [each for each in lines(seen) if "attempts" in each or "cpu" in each] == [
+    assert [line for line in lines(seen) if "attempts" in line or "cpu" in line] == [
         "  runs as     cpu x 2",
         "  because     machine cpu x 2: spec.accelerator.alternatives[0]",
         "  attempts    1 on a100: NoCapacity",

@@ -56,7 +56,7 @@ def mistakes(path: Path, *, here: bool = False) -> list[str]:
     try:
         check_job_file(path, here=here)
     except InvalidJobFile as error:
-        return [str(each).removeprefix(f"{path}:") for each in error.mistakes]
+        return [str(mistake).removeprefix(f"{path}:") for mistake in error.mistakes]
     return []
 
 

@@ -101,7 +101,7 @@ def test_lines_of_a_success(figures: dict[str, Any], beginning: str, said: list[
 def test_verdict(
     ends: list[tuple[int, int, bool]], interrupted: int | None, exit_code: int, decided_by: int | None
 ) -> None:
-    decided = verdict(GangEnd(tuple(End(*each) for each in ends), interrupted))
+    decided = verdict(GangEnd(tuple(End(*end) for end in ends), interrupted))
     assert decided.exit_code == exit_code
     assert (decided.decided_by and decided.decided_by.worker) == decided_by
 

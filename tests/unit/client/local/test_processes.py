@@ -148,7 +148,7 @@ run_gang([Worker(0, (sys.executable, "-c", child), os.environ)],
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as starter:
         assert starter.stdout
-        pids = [int(each) for each in starter.stdout.readline().split()]
+        pids = [int(part) for part in starter.stdout.readline().split()]
         assert len(pids) == 2
         starter.kill()
         wait_until(lambda: not any(is_alive(pid) for pid in pids))

@@ -28,9 +28,9 @@ def test_a_sweep_runs_its_trials_and_finds_the_best(
 ) -> None:
     code, view = run(sweep_file(trials=5), trainer)
     assert code == 0
-    assert [each.state for each in view.trials] == [TrialState.SUCCEEDED] * 5
+    assert [trial.state for trial in view.trials] == [TrialState.SUCCEEDED] * 5
     assert view.status.best is not None
-    assert view.status.best.objective == max(each.objective or 0.0 for each in view.trials)
+    assert view.status.best.objective == max(trial.objective or 0.0 for trial in view.trials)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "flowers: TPE, 5 trials at most, 1 at a time; folder runs/flowers"
     assert [line.split()[:3] for line in out[1:6]] == [["trial", str(number), "succeeded"] for number in range(1, 6)]

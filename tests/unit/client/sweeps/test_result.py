@@ -48,7 +48,7 @@ def test_a_search_over_one_job(
     found = search(2)
     assert found.name == "flowers-sweep"
     assert len(found.trials) == 2
-    assert found.best.objective == max(each.objective or 0.0 for each in found.trials)
+    assert found.best.objective == max(trial.objective or 0.0 for trial in found.trials)
     assert set(found.best.parameters) == {RATE, "training.batchSize.global"}
     assert repr(found).startswith("<Sweep flowers-sweep: Succeeded, 2 of 2 trials; best val_accuracy ")
     assert "<svg" in found._repr_html_()

@@ -99,4 +99,4 @@ def test_another_conflict_is_no_deletion(bench: Bench, status: int) -> None:
     else:
         with pytest.raises(ApiProblem):
             bench.apply(actions=(ForgetAttempt("flowers-1", "batch-1"),))
-    assert [each.uid for each in bench.snapshot.batch_jobs] == ["batch-1"]
+    assert [job.uid for job in bench.snapshot.batch_jobs] == ["batch-1"]

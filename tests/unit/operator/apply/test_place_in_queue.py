@@ -59,7 +59,7 @@ def test_an_attempt_remembers_its_place_without_the_owner_reference(queued: Benc
     queued.start()
     raw = queued.api.find(BATCH_JOBS, "team", "flowers-1")
     references = raw["metadata"]["ownerReferences"]
-    raw["metadata"]["ownerReferences"] = [each for each in references if each["kind"] != "Job"]
+    raw["metadata"]["ownerReferences"] = [reference for reference in references if reference["kind"] != "Job"]
     assert seen_batch_job(raw).queue_uid == place["metadata"]["uid"]
 
 

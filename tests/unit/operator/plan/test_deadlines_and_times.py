@@ -45,7 +45,7 @@ def test_a_condition_keeps_its_place_and_the_time_of_its_last_change() -> None:
     status = conditions.with_waiting(JobStatus(), Phase.PENDING, "Starting", "", NOW, 1)
     status = conditions.with_condition(status, "Suspended", False, "Resumed", "", NOW, 1)
     later = conditions.with_waiting(status, Phase.PENDING, "Unschedulable", "", NOW + 60, 2)
-    assert [(each.type, each.reason) for each in later.conditions] == [
+    assert [(condition.type, condition.reason) for condition in later.conditions] == [
         ("Running", "Unschedulable"),
         ("Reconciling", "NotFinished"),
         ("Suspended", "Resumed"),
@@ -59,10 +59,10 @@ def test_a_message_has_at_most_2000_characters() -> None:
     assert conditions.truncated("m" * 2001) == "m" * 1999 + "…"
     status = JobStatus(current_attempt=1, attempts=[Attempt(number=1)])
     failed = conditions.with_finished(status, outcomes.PROGRAM_FAILED, "m" * 3000, NOW, 1)
-    stored = [failed.attempts[0].message, *(each.message for each in failed.conditions)]
+    stored = [failed.attempts[0].message, *(condition.message for condition in failed.conditions)]
     assert max(map(len, stored)) == 2000
     # Only one condition carries the message: etcd stores the status of every job.
-    assert sum(len(each.message) for each in failed.conditions) < 2300
+    assert sum(len(condition.message) for condition in failed.conditions) < 2300
 
 
 OF_KUEUE = Condition(
@@ -100,7 +100,7 @@ def test_an_unfinished_job_has_one_condition_for_it_that_does_not_change() -> No
     later = conditions.with_waiting(first, Phase.PENDING, "Unschedulable", "no node", NOW + 60, 2)
     assert conditions.condition(later, "Reconciling") == conditions.condition(first, "Reconciling")
     done = conditions.with_finished(later, outcomes.SUCCEEDED, "", NOW + 90, 2)
-    assert {each.type for each in done.conditions} == {"Running", "Complete", "Finished"}
+    assert {condition.type for condition in done.conditions} == {"Running", "Complete", "Finished"}
 
 
 LIMITS = Limits()

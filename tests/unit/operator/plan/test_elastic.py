@@ -270,7 +270,7 @@ def test_a_job_that_was_resumed_and_waits_for_workers_starts_with_the_most_that_
     assert running.reason == "NamespaceFull"
     sim.other_workers = 0
     sim.run(30)
-    assert [each.workers for each in sim.status.attempts or ()] == [4, 8]
+    assert [attempt.workers for attempt in sim.status.attempts or ()] == [4, 8]
 
 
 def test_a_job_that_waits_for_workers_of_its_namespace_keeps_no_probe() -> None:

@@ -22,12 +22,12 @@ def kstatus(generation: int, status: dict[str, Any]) -> str:
     if "observedGeneration" in status and status["observedGeneration"] != generation:
         return "InProgress"
     conditions = status.get("conditions", ())
-    for each in conditions:
-        if each["type"] == "Reconciling" and each["status"] == "True":
+    for condition in conditions:
+        if condition["type"] == "Reconciling" and condition["status"] == "True":
             return "InProgress"
-        if each["type"] == "Stalled" and each["status"] == "True":
+        if condition["type"] == "Stalled" and condition["status"] == "True":
             return "Failed"
-    ready = [each["status"] for each in conditions if each["type"] == "Ready"]
+    ready = [condition["status"] for condition in conditions if condition["type"] == "Ready"]
     return "InProgress" if ready and ready[0] != "True" else "Current"
 
 

@@ -66,7 +66,7 @@ STATUS: dict[str, Any] = {
     "infrastructureRestarts": 0,
     "workers": 2,
     "replicasInSync": 8,
-    "resolved": [each.to_document() for each in decisions(resolve(parsed(SPEC), CLUSTER))],
+    "resolved": [decision.to_document() for decision in decisions(resolve(parsed(SPEC), CLUSTER))],
     "observedGeneration": 1,
 }
 RESOLVED = {key: value for key, value in STATUS.items() if key != "observedGeneration"}
@@ -137,7 +137,9 @@ def seen(document: Mapping[str, Any]) -> Snapshot:
         deleting=document.get("deleting", False),
         batch_jobs=tuple(batch_job(each) for each in document.get("batchJobs", ())),
         pods=tuple(pod(each) for each in document.get("pods", ())),
-        predecessors=tuple(pod({"job_uid": "uid-0", **each}) for each in document.get("predecessors", ())),
+        predecessors=tuple(
+            pod({"job_uid": "uid-0", **predecessor}) for predecessor in document.get("predecessors", ())
+        ),
         lookups=Lookups(**lookups),
         limits=Limits(
             cluster=dataclasses.replace(
@@ -263,7 +265,9 @@ def written(found: Plan, snapshot: Snapshot) -> dict[str, Any]:
         assert found.status.job_digest == job_digest(found.job_text)
         document["status"].pop("jobDigest", None)
     if found.event_records:
-        document["event_records"] = [f"{each.type} {each.reason}: {each.message}" for each in found.event_records]
+        document["event_records"] = [
+            f"{record.type} {record.reason}: {record.message}" for record in found.event_records
+        ]
     if found.wake_at is not None:
         document["wakeAt"] = round(found.wake_at - BASE, 3)
     if found.restart:
@@ -285,8 +289,8 @@ class Compact(yaml.SafeDumper):
     def represent_mapping(self, *arguments: Any, **options: Any) -> yaml.MappingNode:
         node = super().represent_mapping(*arguments, **options)
         values = [each for pair in node.value for each in pair]
-        node.flow_style = all(isinstance(each, yaml.ScalarNode) for each in values) and (
-            sum(len(each.value) + 2 for each in values) < 90
+        node.flow_style = all(isinstance(value, yaml.ScalarNode) for value in values) and (
+            sum(len(value.value) + 2 for value in values) < 90
         )
         return node
 

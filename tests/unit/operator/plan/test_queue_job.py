@@ -55,7 +55,7 @@ def plan_of_children(seen: Snapshot, now: float) -> Plan:
 
 def test_a_job_queues_before_its_first_attempt() -> None:
     found = plan(snapshot(), NOW)
-    assert [type(each) for each in found.actions] == [JoinQueue]
+    assert [type(action) for action in found.actions] == [JoinQueue]
     assert found.status is not None
     assert (found.status.phase, found.status.current_attempt) == (Phase.QUEUED, None)
     assert found.status.workers == 2, "its workers are reserved in its namespace"
@@ -67,12 +67,12 @@ def test_a_job_queues_before_its_first_attempt() -> None:
 def test_a_queues_job_that_was_refused_is_created_again_later(after: float, expected: list[type]) -> None:
     refusal = Refusal("Job flowers-queue", "exceeded quota: count/jobs.batch", NOW)
     found = plan(snapshot(lookups=Lookups(refusal=refusal)), NOW + after)
-    assert [type(each) for each in found.actions] == expected
+    assert [type(action) for action in found.actions] == expected
     running = conditions.condition(found.status or JobStatus(), "Running")
     assert running is not None
     assert (found.status and found.status.phase, running.reason) == (Phase.QUEUED, "ChildRefused")
     assert running.message.startswith("Job flowers-queue: exceeded quota: count/jobs.batch. It starts when others")
-    assert [each.reason for each in found.event_records] == ["ChildRefused"]
+    assert [record.reason for record in found.event_records] == ["ChildRefused"]
     waits = plan(snapshot(status=found.status, lookups=Lookups(refusal=refusal)), NOW + after)
     assert waits.event_records == (), "once per reason"
 
@@ -130,7 +130,7 @@ def test_the_end_of_the_job_ends_its_workload() -> None:
     (report,) = plan(snapshot(status=done, queue_job=ADMITTED, batch_jobs=(ended,)), NOW).actions
     assert isinstance(report, ReportToQueue)
     changes = status_changes(report, NOW)
-    assert [each["type"] for each in changes["conditions"]] == ["SuccessCriteriaMet", "Complete"]
+    assert [change["type"] for change in changes["conditions"]] == ["SuccessCriteriaMet", "Complete"]
     assert (changes["succeeded"], changes["completedIndexes"]) == (2, "0-1")
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_is_edited_in_its_queue_leaves_it_and_queues_again(edited: di
 @pytest.mark.parametrize("edited", [{}, {"training": {"epochs": 9, "batchSize": {"global": 64}}}])
 def test_what_the_queue_does_not_admit_may_change(edited: dict[str, Any]) -> None:
     found = plan_of_children(snapshot(spec=edited, queue_job=joined()), NOW)
-    assert StartAttempt in [type(each) for each in found.actions]
+    assert StartAttempt in [type(action) for action in found.actions]
 
 
 def test_a_job_that_started_keeps_a_place_of_another_version_of_the_operator() -> None:
@@ -185,7 +185,7 @@ def test_a_job_that_started_keeps_a_place_of_another_version_of_the_operator() -
     place = dataclasses.replace(ADMITTED, queue_digest="of another version", active=2, started=NOW)
     seen = snapshot(status=failed, queue_job=place, lookups=Lookups(job_text=""))
     found = plan_of_children(seen, NOW + 60)
-    assert [type(each) for each in found.actions] == [StartAttempt]
+    assert [type(action) for action in found.actions] == [StartAttempt]
 
 
 @pytest.mark.parametrize("spec", [{}, {"runPolicy": {"backoffLimit": 1}}])
@@ -204,7 +204,7 @@ def test_a_machine_that_the_queue_did_not_admit_leaves_a_digest_of_the_job_and_p
     """Attempt 2 would otherwise take its job from any ConfigMap of that name."""
     status = plan(snapshot(spec=TRIED, queue_job=PLACE), NOW + 60).status
     assert status is not None
-    assert [each.outcome for each in status.attempts or ()] == [outcomes.NO_CAPACITY.reason]
+    assert [attempt.outcome for attempt in status.attempts or ()] == [outcomes.NO_CAPACITY.reason]
     assert status.job_digest
     assert status.waited_seconds == 0, "time in a queue does not count"
 
@@ -263,7 +263,7 @@ def test_an_elastic_attempt_whose_job_is_missing_is_no_larger_than_its_new_admis
     status = JobStatus(current_attempt=1, attempts=attempts, workers=4, phase=Phase.PENDING)
     lookups = Lookups(job_text="")
     found = plan_of_children(snapshot(spec=spec, status=status, queue_job=ADMITTED, lookups=lookups), NOW + 1)
-    (start,) = [each for each in found.actions if isinstance(each, StartAttempt)]
+    (start,) = [action for action in found.actions if isinstance(action, StartAttempt)]
     assert start.workers == 2
     assert found.status is not None
     assert (found.status.workers, (found.status.attempts or [])[0].workers) == (2, 2)

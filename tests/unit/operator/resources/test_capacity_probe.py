@@ -75,7 +75,7 @@ def test_it_needs_room_for_sidecars_too() -> None:
     sidecar = {"name": "proxy", "image": "p", "restartPolicy": "Always", "resources": {"requests": {"cpu": "8"}}}
     probe, _ = built(podTemplate={"initContainers": [sidecar, {"name": "once", "image": "o"}]})
     containers = probe["spec"]["template"]["spec"]["containers"]
-    assert [each["name"] for each in containers] == ["probe", "probe-1"]
+    assert [container["name"] for container in containers] == ["probe", "probe-1"]
     assert containers[1]["resources"]["requests"]["cpu"] == "8"
     assert containers[1]["command"] == containers[0]["command"]
 

@@ -238,7 +238,7 @@ def test_containers_of_the_job_s_own_are_secured_as_the_trainer_and_start_before
     assert proxy["securityContext"] == found["containers"][0]["securityContext"]
     assert proxy["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "A", "value": "b"}]
     assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "64Mi"}}
-    assert not any("mptraining-" in str(each) for each in proxy.get("volumeMounts", ()))
+    assert not any("mptraining-" in str(mount) for mount in proxy.get("volumeMounts", ()))
 
 
 def test_a_spread_of_the_job_s_own_counts_the_pods_of_the_attempt_and_replaces_ours() -> None:

@@ -70,7 +70,7 @@ def test_lists_have_the_version_of_each_page(server: Server) -> None:
     first = {"items": [{"a": 1}], "metadata": {"resourceVersion": "7", "continue": "more"}}
     server.answers = [first, {"items": None, "metadata": {"resourceVersion": "7"}}]
     pages = [
-        ([bytes(each) for each in items], at) for items, at in Cluster(None).pages(PODS, None, labelSelector="x=y")
+        ([bytes(item) for item in items], at) for items, at in Cluster(None).pages(PODS, None, labelSelector="x=y")
     ]
     assert pages == [([b'{"a":1}'], 7), ([], 7)]
     assert [path for _, path, _ in server.sent] == ["/api/v1/pods"] * 2

@@ -190,7 +190,7 @@ class Bench:
         return found
 
     def states(self, name: str = "lr") -> list[str]:
-        return [each["state"] for each in self.status(name).get("trials", ())]
+        return [trial["state"] for trial in self.status(name).get("trials", ())]
 
     def made(self) -> list[str]:
         """Return the names of the jobs that were created, in order."""

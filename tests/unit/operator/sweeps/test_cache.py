@@ -79,7 +79,7 @@ def test_the_jobs_of_a_sweep_are_indexed_by_their_controller(
     body = raw_job("lr-1")
     body["metadata"]["ownerReferences"] = [{**owner, "controller": True, **reference}]
     cache.put_job(parse.job(body))
-    assert [each.key.name for each in cache.trials("team", "sweep-1")] == (["lr-1"] if indexed else [])
+    assert [trial.key.name for trial in cache.trials("team", "sweep-1")] == (["lr-1"] if indexed else [])
     # The same version again, as the watch reports the operator's own write, changes nothing.
     cache.put_job(parse.job(body))
     assert changed == (["sweep-1"] if indexed else [])
@@ -133,4 +133,4 @@ def test_a_job_of_another_namespace_is_no_trial(clock: Clock) -> None:
     clock.now += 1
     assert queue.take(timeout=0) == KEY
     cache.remove_job(Key("other-team", "lr-1"), "job-2", 20)
-    assert [each.key for each in cache.trials("team", "sweep-1")] == [Key("team", "lr-1")]
+    assert [trial.key for trial in cache.trials("team", "sweep-1")] == [Key("team", "lr-1")]

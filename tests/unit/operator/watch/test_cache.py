@@ -97,7 +97,7 @@ def test_the_end_of_an_earlier_job_is_not_the_end_of_its_namesake(cache: Cache) 
     cache.put_job(parse.job(raw_job(uid="new", version=20)))
     assert look(cache).uid == "new"
     assert look(cache).pods == ()
-    assert [each.uid for each in look(cache).predecessors] == ["p-old"]
+    assert [predecessor.uid for predecessor in look(cache).predecessors] == ["p-old"]
     assert look(cache).lookups == Lookups()
     assert not cache.remove_job(KEY, "old", 19)
     assert look(cache).uid == "new"
@@ -122,7 +122,7 @@ def test_a_job_made_again_waits_for_the_pods_of_the_one_before(cache: Cache) -> 
     cache.put_job(parse.job(raw_job(uid="new", version=13)))
     waits = plan(look(cache), 1_767_225_640.0)
     assert not waits.job_text
-    assert [each.reason for each in waits.event_records] == ["EarlierJobEnds"]
+    assert [record.reason for record in waits.event_records] == ["EarlierJobEnds"]
     assert cache.remove_child(KEY, "p-old", 14)
     assert plan(look(cache), 1_767_225_660.0).job_text
 
@@ -241,7 +241,7 @@ def test_the_order_of_events_does_not_matter(news: list[tuple[str, str, int, str
     seen = look(cache)
     assert (seen.uid, cache.jobs_by_phase()) == ("new", {"Running": 1, "Pending": 1})
     assert (seen.other_workers, look(cache, other).other_workers) == (0, 3)
-    assert [(each.uid, each.phase) for each in seen.pods] == [("p1", "Failed")]
+    assert [(pod.uid, pod.phase) for pod in seen.pods] == [("p1", "Failed")]
 
 
 def workers_by_definition(cache: Cache) -> int:
@@ -249,7 +249,7 @@ def workers_by_definition(cache: Cache) -> int:
     record = cache._records.get(KEY)
     if record is None:
         return 0
-    live = sum(each.phase not in ("Succeeded", "Failed") for each in record.pods.values())
+    live = sum(pod.phase not in ("Succeeded", "Failed") for pod in record.pods.values())
     return max(record.job.workers if record.job else 0, live)
 
 

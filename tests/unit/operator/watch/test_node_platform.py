@@ -36,7 +36,7 @@ class Nodes:
         if self.refuses:
             raise ApiProblem(403, "Forbidden", "nodes is forbidden")
         wanted = selectors.get("labelSelector", "")
-        found = [each for each in self.labels if not wanted or wanted in each]
+        found = [label for label in self.labels if not wanted or wanted in label]
         yield [msgspec.Raw(json.dumps({"metadata": {"labels": each}}).encode()) for each in found], 1
 
 

@@ -240,8 +240,8 @@ class Test_masks_of_class_numbers:
     def test_are_resized_without_new_numbers_in_the_job(self, tmp_path: Path, name: str) -> None:
         columns, numbers = self._convert(tmp_path, name).columns.columns, MASKS[name][1]
         described = [
-            {"name": each.name, "dtype": each.dtype, "shape": each.shape, "decode": "png", "resize": [11, 7]}
-            for each in columns
+            {"name": column.name, "dtype": column.dtype, "shape": column.shape, "decode": "png", "resize": [11, 7]}
+            for column in columns
         ]
         mask = decoded(opened(tmp_path / "out", features=described, label="mask"))["mask"]
         expected = tf.image.resize(numbers.reshape(*numbers.shape[:2], -1), (11, 7), "nearest")

@@ -60,7 +60,7 @@ def zipped(path: Path, name: str, content: bytes = b"x", mode: int = 0o644) -> P
 
 
 def outside(tmp_path: Path) -> list[str]:
-    return sorted(each.name for each in tmp_path.iterdir() if each.name not in ("a", "folder"))
+    return sorted(path.name for path in tmp_path.iterdir() if path.name not in ("a", "folder"))
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def test_every_kind_is_taken(keras: Keras, tmp_path: Path) -> None:
     callbacks = every_kind(keras, tmp_path)
     assert supported_callbacks.check_callbacks(callbacks, package=package(keras)) == tuple(callbacks)
     missing = {"SwapEMAWeights"} if keras.legacy else set()
-    assert [supported_callbacks.kind(each) for each in callbacks] == [
+    assert [supported_callbacks.kind(callback) for callback in callbacks] == [
         name for name in keras_internals.CALLBACK_STATE if name not in missing
     ]
-    expected = [*(type(each).__name__ for each in callbacks), "EarlyStopping-2"]
+    expected = [*(type(callback).__name__ for callback in callbacks), "EarlyStopping-2"]
     assert supported_callbacks.checkpoint_names([*callbacks, callbacks[0]]) == expected
 
 

@@ -45,7 +45,7 @@ def read(folder: Path) -> list[tuple[int, float]]:
 
     reader = EventAccumulator(str(folder))
     reader.Reload()
-    return [(each.step, round(each.value, 3)) for each in reader.Scalars("loss")]
+    return [(scalar.step, round(scalar.value, 3)) for scalar in reader.Scalars("loss")]
 
 
 def test_two_attempts_are_one_curve(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_events_and_the_termination_log_have_no_secret_in_them(tmp_path: Path) -
     voice.emit(events.Recovered, from_step=2, to_step=1, precision="float32", message=f"no {TOKEN}")
     voice.emit(events.Finished, reason="ProgramFailed", exit_code=1, message=f"401 for {TOKEN}")
     voice.close()
-    kept = "".join(each.read_text() for each in (tmp_path / "run").rglob("*.jsonl"))
+    kept = "".join(path.read_text() for path in (tmp_path / "run").rglob("*.jsonl"))
     for text in (stream.getvalue(), log.read_text(), kept, repr(heard), repr(voice.warnings)):
         assert "(the value of TOKEN)" in text
         assert TOKEN[:16] not in text

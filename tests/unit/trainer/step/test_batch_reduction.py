@@ -69,7 +69,7 @@ def over_replicas(
             return computed(loss, own(OUTPUTS), own(labels), own(weights), own(mask))
 
     losses = tf.function(lambda: strategy.run(on_replica))()
-    return float(np.mean([each.numpy() for each in strategy.experimental_local_results(losses)]))
+    return float(np.mean([result.numpy() for result in strategy.experimental_local_results(losses)]))
 
 
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
