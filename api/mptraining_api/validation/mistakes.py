@@ -47,10 +47,6 @@ class InvalidJobFile(InvalidSpec):
     def __str__(self) -> str:
         return "\n".join(map(str, self.mistakes))
 
-    def without_file(self) -> InvalidJobFile:
-        """Return the mistakes without file and lines, for a document that the user did not write as a file."""
-        return InvalidJobFile([Mistake("", None, mistake.problem) for mistake in self.mistakes])
-
     def renamed(self, name: Callable[[Place], str | Place]) -> Self:
         for mistake in self.mistakes:
             mistake.problem.renamed(name)
