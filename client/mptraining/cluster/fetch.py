@@ -211,7 +211,8 @@ class _Stream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill `buffer` from one piece of the output; 0 at its end."""
-        self._rest = self._rest or next(self._output, b"")
+        # The kubelet begins with an empty frame, which is not the end.
+        self._rest = self._rest or next(filter(None, self._output), b"")
         count = min(len(buffer), len(self._rest))
         buffer[:count], self._rest = self._rest[:count], self._rest[count:]
         return count

@@ -54,6 +54,7 @@ class Pods:
         except Problem as problem:
             raise CommandFailed(pod, f"error: {problem}") from None
         content = self.change(out.getvalue()) if verb == "send" else out.getvalue()
+        yield b""  # as the kubelet begins
         yield from (content[at : at + 10_000] for at in range(0, len(content), 10_000))
 
 
