@@ -173,6 +173,8 @@ def function_job(
         "accelerator": {"type": canonical_name(machine)} if isinstance(machine, str) else dict(machine),
         **({} if workers is None else {"workers": workers}),
         "program": dict(shipped.program),
+        # Its exception is a result, as its value is; lost machines have a budget of their own.
+        "runPolicy": {"backoffLimit": 0},
         **({} if output is None else {"output": {"uri": output}}),
     }
     metadata = {"name": name or job_name(function.__name__, secrets.token_hex(3))}

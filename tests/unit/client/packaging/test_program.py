@@ -165,6 +165,7 @@ def test_a_function_of_a_module_ships_its_folder(here: Path, module: Any) -> Non
     document, made = program.function_job(train, args=[(1, None)], kwargs={"rate": 0.5}, accelerator="T4", workers=2)
     assert re.fullmatch(r"train-[0-9a-f]{6}", document["metadata"]["name"])
     expected = {"accelerator": {"type": "t4"}, "workers": 2, "program": {"script": {"path": "run_train.py"}}}
+    expected["runPolicy"] = {"backoffLimit": 0}
     assert document["spec"] == expected
     assert "from tulips import train" in text(made, "run_train.py")
     assert "        returned.value = train((1, None), rate=0.5)\n" in text(made, "run_train.py")
