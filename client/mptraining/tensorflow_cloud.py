@@ -135,7 +135,8 @@ def run_cloudtuner(num_jobs: int = 1, **kwargs: Any) -> dict[str, Any]:
     if kwargs.get("worker_count"):
         raise ValueError("Invalid `worker_count` input. Expected 0: KerasTuner trains a trial on one worker.")
     if num_jobs > 1:
-        print(f"note: one job runs all trials, not {num_jobs}; an MPTrainingSweep (mptj sweep) runs them in parallel")
+        parallel = "an MPTrainingSweep (mptj submit sweep.yaml) runs them in parallel"
+        print(f"note: one job runs all trials, not {num_jobs}; {parallel}")
     job: Any = run(**kwargs)
     return {"job_ids": [job["job_id"]], "docker_image": job["docker_image"], "jobs": [job]}
 

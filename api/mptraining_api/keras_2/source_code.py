@@ -1,7 +1,7 @@
 """Static detection of Keras 2 code (TensorFlow up to 2.15), requirements and images, which need `keras: Legacy`.
 
-Each sign is code that Keras 3 refuses and tf_keras 2.21 accepts; tests/training/scripts/test_keras_of_script.py runs
-them under both. The source is parsed, not imported or executed.
+Each sign is code that Keras 3 refuses and tf_keras 2.21 accepts; tests/e2e/trainer/test_keras_of_script.py runs them
+under both. The source is parsed, not imported or executed.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def run_cloudtuner(*_arguments: Any, **_keywords: Any) -> InsideJob:
 _VIZIER = (
     "it needs AI Platform Vizier, which is shut down: write keras_tuner.BayesianOptimization or another tuner of "
     "keras_tuner in the script, without project_id, region and study_id; for trials at the same time, write an "
-    "MPTrainingSweep (mptj sweep)"
+    "MPTrainingSweep (mptj submit sweep.yaml)"
 )
 # Public names of tensorflow_cloud 0.1.16 that have no equivalent, with the alternative.
 _REMOVED = {"CloudTuner": _VIZIER, "CloudOracle": _VIZIER, "DistributingCloudTuner": _VIZIER}

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 import cloup
@@ -25,9 +25,6 @@ from cloup.formatting import ensure_is_cloup_formatter
 from mptraining.cli.shell import completion
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.validation.job_text import KIND
-
-if TYPE_CHECKING:
-    pass
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 F = TypeVar("F", bound=Callable[..., Any])

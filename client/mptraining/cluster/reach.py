@@ -26,8 +26,6 @@ from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.status import TRAINER_CONTAINER
 
 SHELL = ("/bin/sh", "-c", "exec $(command -v bash || command -v sh)")
-# debugpy's own default.
-DEBUG_PORT = 5678
 _EXEC_PROTOCOL, _PORT_PROTOCOL = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _STDIN, _RESIZE = b"\x00", b"\x04"
 _END_OF_STDIN = b"\xff\x00"

@@ -132,7 +132,7 @@ def test_functions(here: Path) -> None:
 def test_any_number_of_tuners_is_one_job_on_one_worker(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tfc.run_cloudtuner(2, entry_point="train.py", name="search", output="gs://bucket/search")
     assert (found["job_ids"], found["docker_image"]) == (["search"], None)
-    assert "one job runs all trials, not 2; an MPTrainingSweep" in capsys.readouterr().out
+    assert "one job runs all trials, not 2; an MPTrainingSweep (mptj submit sweep.yaml)" in capsys.readouterr().out
     (job,) = found["jobs"]
     assert "workers" not in job.document["spec"]
     assert job.document["spec"]["program"] == {"script": {"path": "train.py"}}

@@ -43,7 +43,7 @@ TOPIC = "ProgressNotReported"
 
 @dataclass(eq=False, repr=False)
 class Reporter:
-    """`hear` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
+    """`on_event` accepts Events from any thread and returns at once; `close` sends the last ones and waits briefly.
 
     The token is read from its file for every request, because the kubelet renews it. `certificate` is the PEM text of
     the operator's certificate. `interval` is in seconds.
