@@ -103,7 +103,7 @@ def write_page(file: str, places: list[str], cluster: Cluster, *, jobs: bool = F
 
 def _require_extra() -> None:
     """Raise InvalidSpec if the packages of the extra are not installed."""
-    missing = [name for name in ("jinja2", "msgspec", "starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         step = "pip install 'mptraining[board]'"
         raise InvalidSpec("", f"mptj board needs packages that are not installed: {', '.join(missing)}", next_step=step)

@@ -63,7 +63,7 @@ def test_it_prints_its_address_and_ends_at_once_with_control_c(run_in: RunIn, en
 def test_without_the_extra_it_names_the_command_to_install_it(
     monkeypatch: pytest.MonkeyPatch, mptj: Callable[..., Any], page: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(f"{MODULE}.find_spec", lambda name: None if name in ("starlette", "uvicorn") else object())
+    monkeypatch.setattr(f"{MODULE}.find_spec", lambda name: None)
     refused = mptj("board", *page)
     assert (refused.returncode, refused.stderr) == (
         2,
