@@ -1,4 +1,4 @@
-"""Paths of a job file, which are relative to its folder."""
+"""Paths of a job file, which are relative to its folder, and as the user types them."""
 
 from __future__ import annotations
 
@@ -58,3 +58,13 @@ def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:
     """
     below = folder / "source"
     return below if job.source is not None and below.is_dir() else folder
+
+
+def typed_path(folder: str, here: Path) -> str:
+    """Return `folder` as the user may type it: relative to the current folder `here` if it is below.
+
+    It has a slash, because `mptj` takes a word without one for the name of a job.
+    """
+    below = Path(folder).is_relative_to(here) and "://" not in folder
+    path = str(Path(folder).relative_to(here)) if below else folder
+    return path if "/" in path else f"./{path}"

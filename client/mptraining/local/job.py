@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from mptraining.job_file.paths import typed_path
 from mptraining.packaging import function_result
 from mptraining.runs import History, Run, load_run
 from mptraining_api import run_folder
@@ -65,10 +67,16 @@ class LocalJob:
         return self.run().history
 
     def model(self) -> Any:
-        """Load the trained keras.Model in float32. Raises ClusterProblem if there is none, InvalidProgram."""
+        """Load the trained keras.Model in float32. Raises InvalidData if there is none, InvalidProgram."""
         from mptraining.cluster.fetch import Quiet, Wanted, fetch_stored
         from mptraining.cluster.trained_model import load_model
 
+        folder = storage.join(self.run_folder, run_folder.MODEL)
+        if not storage.list_objects(folder):
+            logs = shlex.join(["mptj", "logs", typed_path(self.run_folder, Path.cwd())])
+            raise InvalidData(self.run_folder, "there is no model in it", next_step=f"See why: {logs}")
+        if not storage.is_remote(folder):
+            return load_model(storage.local_path(folder))
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
             wanted = Wanted(self.name, "", Path(scratch, "model"), part=run_folder.MODEL, overwrite=False)
             return load_model(fetch_stored(self.run_folder, wanted, Quiet(print)))

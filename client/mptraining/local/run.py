@@ -30,7 +30,7 @@ from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
 from mptraining.job_file.check import check_document, check_job_file
-from mptraining.job_file.paths import absolute_path, source_folder, with_absolute_paths, with_output
+from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths, with_output
 from mptraining.local.job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
@@ -501,13 +501,3 @@ def _free_ports(count: int) -> list[int]:
                 each.bind(("127.0.0.1", draw.choice(_PORTS)))
                 found.append(each.getsockname()[1])
     return found
-
-
-def typed_path(folder: str, here: Path) -> str:
-    """Return `folder` as the user may type it: relative to the current folder `here` if it is below.
-
-    It has a slash, because `mptj` takes a word without one for the name of a job.
-    """
-    below = Path(folder).is_relative_to(here) and "://" not in folder
-    path = str(Path(folder).relative_to(here)) if below else folder
-    return path if "/" in path else f"./{path}"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mptraining.job_file.paths import absolute_path
-from mptraining.local.run import TRAINER, machine_settings, this_machine, typed_path, visible_gpus
+from mptraining.job_file.paths import absolute_path, typed_path
+from mptraining.local.run import TRAINER, machine_settings, this_machine, visible_gpus
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mptraining.local.job import LocalJob
 from mptraining.local.run import (
     Machine,
     absolute_path,
@@ -19,6 +20,7 @@ from mptraining.local.run import (
     worker_environment,
 )
 from mptraining_api.launch import Launch
+from mptraining_api.problems import InvalidData
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import Result
@@ -156,3 +158,13 @@ def test_what_workers_inherit() -> None:
     assert inherited() == {"A": "b"}
     assert inherited(keras="Legacy") == said
     assert inherited(accelerator={"type": "t4", "countPerWorker": 2})["TF_ENABLE_ONEDNN_OPTS"] == "0"
+
+
+def test_a_trained_model_is_opened_where_it_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mptraining.cluster.trained_model.load_model", lambda folder: folder)
+    job = LocalJob("flowers", str(here / "flowers"), exit_code=1)
+    with pytest.raises(InvalidData, match=r"flowers: there is no model in it\. See why: mptj logs \./flowers$"):
+        job.model()
+    (here / "flowers" / "model").mkdir(parents=True)
+    (here / "flowers" / "model" / "model.json").touch()
+    assert job.model() == here / "flowers" / "model"
