@@ -61,8 +61,8 @@ class ClusterJobs(Source):
         self._names = tuple(names)
         self._flags = tuple(flags)
         self._read_logs = read_logs
-        self._job_watch = ClusterWatch(server, JOBS, everywhere=everywhere)
-        self._sweep_watch = ClusterWatch(server, SWEEPS, everywhere=everywhere, optional=True)
+        self._job_watch = ClusterWatch(server, JOBS, clock=clock, everywhere=everywhere)
+        self._sweep_watch = ClusterWatch(server, SWEEPS, clock=clock, everywhere=everywhere, optional=True)
         self._watches = [self._job_watch] if names else [self._job_watch, self._sweep_watch]
         self._following = False
         # By uid: the version of a job and what its row shows; job.json, which never changes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled
@@ -11,18 +11,27 @@ from mptraining_api.kubernetes_api import Raw, Resource
 from mptraining_api.problems import Problem
 
 _GONE = 410
-# After a problem, and after a watch that a proxy ended at once.
+# After a watch that was shorter: a server may refuse it at once, and a proxy may end it.
 _PAUSE_SECONDS = 3.0
 
 
 class ClusterWatch:
     """All objects of a kind in the namespace of `server`, or in all namespaces. Thread-safe."""
 
-    def __init__(self, server: ApiServer, resource: Resource, *, everywhere: bool, optional: bool = False) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        resource: Resource,
+        *,
+        clock: Callable[[], float],
+        everywhere: bool,
+        optional: bool = False,
+    ) -> None:
         """Of an `optional` kind that the user may not list, or that is not installed, there are no objects."""
         self.problem: str | None = None
         self._server = server
         self._resource = resource
+        self._clock = clock
         self._everywhere = everywhere
         self._optional = optional
         self._objects: dict[str, Raw] = {}
@@ -83,11 +92,16 @@ class ClusterWatch:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            if not self._version:
-                self.list()
-            if self._version:
-                try:
-                    self.watch()
-                except ClusterProblem as problem:
-                    self._list_again(problem.status, str(problem))
-            self._stopped.wait(_PAUSE_SECONDS)
+            self._stopped.wait(self.turn())
+
+    def turn(self) -> float:
+        """Watch until the API server ends it, after a list if necessary; return the seconds to wait before the next."""
+        begin = self._clock()
+        if not self._version:
+            self.list()
+        if self._version:
+            try:
+                self.watch()
+            except ClusterProblem as problem:
+                self._list_again(problem.status, str(problem))
+        return 0.0 if self._clock() - begin >= _PAUSE_SECONDS else _PAUSE_SECONDS

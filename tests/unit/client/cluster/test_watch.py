@@ -24,6 +24,10 @@ class Server(ApiServer):
         self.items_listed = [item("flowers")]
         self.changes: list[Raw] = []
         self.requests: list[str] = []
+        self.now, self.watch_seconds = 1000.0, 60.0
+
+    def clock(self) -> float:
+        return self.now
 
     def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
         self.requests.append("list")
@@ -32,6 +36,7 @@ class Server(ApiServer):
     def follow(self, resource: Resource, since: str, *, everywhere: bool = False, seconds: int = 60) -> Iterator[Raw]:
         self.requests.append(f"watch since {since}")
         yield from self.changes
+        self.now += self.watch_seconds
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def server() -> Server:
 @pytest.fixture
 def watch(server: Server) -> ClusterWatch:
     """A watch after its list."""
-    watch = ClusterWatch(server, JOBS, everywhere=False)
+    watch = ClusterWatch(server, JOBS, clock=server.clock, everywhere=False)
     watch.list()
     return watch
 
@@ -63,6 +68,14 @@ def test_a_watch_continues_from_the_list_and_from_its_last_change(server: Server
     assert server.requests == ["list", "watch since 10", "watch since 13"]
 
 
+@pytest.mark.parametrize(("seconds", "pause"), [(60.0, 0.0), (0.1, 3.0)])
+def test_only_a_short_watch_is_followed_by_a_pause(
+    server: Server, watch: ClusterWatch, seconds: float, pause: float
+) -> None:
+    server.watch_seconds = seconds
+    assert watch.turn() == pause
+
+
 @pytest.mark.parametrize(("code", "problem"), [(410, None), (500, "broken")])
 def test_a_version_that_is_too_old_is_followed_by_a_new_list(
     server: Server, watch: ClusterWatch, code: int, problem: str | None
@@ -80,7 +93,10 @@ def test_an_optional_kind_that_may_not_be_listed_is_empty(server: Server, monkey
         raise NotAllowed("test-cluster", "may not list")
 
     monkeypatch.setattr(server, "collection", refused)
-    required, optional = (ClusterWatch(server, JOBS, everywhere=False, optional=optional) for optional in (False, True))
-    for watch in (required, optional):
-        watch.list()
+    required, optional = (
+        ClusterWatch(server, JOBS, clock=server.clock, everywhere=False, optional=optional)
+        for optional in (False, True)
+    )
+    assert required.turn() == 3
+    optional.list()
     assert (required.problem, optional.problem) == ("test-cluster: may not list", None)
