@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mptraining.runs.files import stored_document
 from mptraining_api import run_folder
 from mptraining_api.resolved_job import ResolvedAccelerator, ResolvedJob
 from mptraining_api.spec import API_VERSION, KIND
@@ -61,7 +62,8 @@ def accelerator_of(model: str) -> dict[str, Any]:
 
     Raises StorageUnavailable and InvalidData if a bucket cannot be read.
     """
-    job = _stored_job(model) or _stored_job(model.rstrip("/").removesuffix(f"/{run_folder.MODEL}"))
+    folders = (model, model.rstrip("/").removesuffix(f"/{run_folder.MODEL}"))
+    job = next(filter(None, (stored_document(folder, run_folder.JOB, ResolvedJob) for folder in folders)), None)
     return accelerator_document(job.accelerator) if job is not None else {"type": "cpu"}
 
 
@@ -70,18 +72,8 @@ def stored_prediction(folder: str) -> ResolvedJob | None:
 
     Raises StorageUnavailable and InvalidData if a bucket cannot be read.
     """
-    job = _stored_job(folder)
+    job = stored_document(folder, run_folder.JOB, ResolvedJob)
     return job if job is not None and job.program.prediction is not None else None
-
-
-def _stored_job(folder: str) -> ResolvedJob | None:
-    from mptraining_storage import storage
-
-    uri = storage.join(folder, run_folder.JOB)
-    try:
-        return ResolvedJob.read(storage.read(uri)) if storage.exists(uri) else None
-    except ValueError:
-        return None
 
 
 def accelerator_document(accelerator: ResolvedAccelerator) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from mptraining.display.text import with_worker_prefix
 from mptraining.runs.event_files import RunEvents
-from mptraining.runs.files import folder_files
+from mptraining.runs.files import folder_files, stored_document
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
@@ -61,16 +61,9 @@ def follow_lines(
 
 
 def _require_worker(folder: str, worker: int | None) -> None:
-    job_file = storage.join(folder, run_folder.JOB)
-    if worker is None or not storage.exists(job_file):
-        return
-    try:
-        workers = ResolvedJob.read(storage.read(job_file)).workers
-    except ValueError:
-        # Of another version, whose number of workers is unknown.
-        return
-    if worker >= workers:
-        last = workers - 1
+    job = stored_document(folder, run_folder.JOB, ResolvedJob)
+    if worker is not None and job is not None and worker >= job.workers:
+        last = job.workers - 1
         raise InvalidData(folder, f"the run has no worker {worker}", expected=f"0 to {last}" if last else "0")
 
 

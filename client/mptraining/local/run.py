@@ -22,9 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
@@ -36,6 +34,7 @@ from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text,
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.package import Package
 from mptraining.packaging.program import function_arguments_named, function_job
+from mptraining.runs.files import stored_document
 from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api import events, run_folder
 from mptraining_api.accelerators import catalogue
@@ -50,7 +49,6 @@ from mptraining_api.launch import (
     Launch,
     launch,
 )
-from mptraining_api.model import Model
 from mptraining_api.outcomes import SUCCEEDED
 from mptraining_api.problems import ArgumentPlace, InvalidProgram, InvalidSpec, Place, ResumeRefused
 from mptraining_api.resolve.attempt import for_attempt
@@ -172,8 +170,6 @@ def worker_environment(
         environment[VISIBLE_GPUS] = gpus
     return environment
 
-
-M = TypeVar("M", bound=Model)
 
 # The argument of `run_local` that names the run folder.
 RUN_FOLDER = ArgumentPlace("output=…", "--run-folder FOLDER")
@@ -457,7 +453,7 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
     job_file = storage.join(job.output, run_folder.JOB)
     if not storage.exists(job_file):
         return latest + 1
-    before = _stored(storage.read(job_file), ResolvedJob)
+    before = stored_document(job.output, run_folder.JOB, ResolvedJob)
     if before is None:
         raise ResumeRefused(job_file, "cannot be read", next_step=("Choose another folder: ", RUN_FOLDER))
     difference = run_folder.difference(before, job)
@@ -468,22 +464,14 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
             else ("Choose another folder, ", RUN_FOLDER, ", or delete this one")
         )
         raise ResumeRefused(job.output, f"the folder belongs to another job: {difference}", next_step=step)
-    result_file = storage.join(job.output, run_folder.RESULT)
     # A damaged result counts as missing: training resumes from the checkpoints and writes it again.
-    result = _stored(storage.read(result_file), Result) if storage.exists(result_file) else None
+    result = stored_document(job.output, run_folder.RESULT, Result)
     if result is None or not already_finished(before, result, latest, job):
         return latest + 1
     at = "" if result.step is None else f" at step {result.step}"
     more = "" if job.training is None else " or raise spec.training.epochs (or totalSteps) to train on"
     display.say(f"already finished{at}: {job.output}; delete the folder{more}")
     return None
-
-
-def _stored(content: bytes, kind: type[M]) -> M | None:
-    try:
-        return kind.read(content)
-    except ValidationError:
-        return None
 
 
 def _free_ports(count: int) -> list[int]:

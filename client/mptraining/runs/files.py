@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from pydantic import ValidationError
 
 from mptraining_api import run_folder
+from mptraining_api.model import Model
 from mptraining_api.problems import InvalidData
 from mptraining_storage import storage
 
+M = TypeVar("M", bound=Model)
 # The files and the parts of a run folder that are read.
 DOCUMENTS = (run_folder.JOB, run_folder.RESULT)
 PARTS = (run_folder.EVENTS, run_folder.QUARANTINE, run_folder.LOGS)
@@ -127,3 +131,16 @@ class MemoryFiles:
 def folder_files(folder: str) -> Files:
     """Return the files of a run folder by its path or URI. Raises InvalidData for an unknown kind of storage."""
     return BucketFiles(folder) if storage.is_remote(folder) else LocalFiles(str(storage.local_path(folder)))
+
+
+def stored_document(folder: str, name: str, kind: type[M]) -> M | None:
+    """Return a document of a run folder, such as `stored_document(folder, run_folder.JOB, ResolvedJob)`.
+
+    None if it is missing, or not readable: damaged, or of another version. Raises StorageUnavailable and InvalidData if
+    a bucket cannot be read.
+    """
+    uri = storage.join(folder, name)
+    try:
+        return kind.read(storage.read(uri)) if storage.exists(uri) else None
+    except ValidationError:
+        return None

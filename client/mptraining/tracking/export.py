@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from mptraining.comparison import flattened
 from mptraining.runs import History
 from mptraining.runs.columns import Columns
 from mptraining.runs.event_files import RunEvents
-from mptraining.runs.files import folder_files
+from mptraining.runs.files import folder_files, stored_document
 from mptraining.tracking.tensorboard import scalars
 from mptraining_api import run_folder
 from mptraining_api.events import Finished, Notice, Recovered
@@ -114,7 +114,9 @@ class Export:
             raise InvalidData(self._folder, "holds no events of a run", expected="the run folder of a job")
         if self._state is None:
             run = self._description(launches[0][0].incarnation)
-            self._state = self._server.begin(run, _stored(self._folder).states.get(self._name))
+            states = stored_document(self._folder, TRACKING, States) or States()
+            # Without a state the server finds the run by its key.
+            self._state = self._server.begin(run, states.states.get(self._name))
             _store(self._folder, self._name, self._state)
             self._before = self._state.step
         history = History.of([columns for _, columns in launches])
@@ -197,13 +199,11 @@ def describe(error: Exception) -> str:
 
 def read_job(folder: str) -> ResolvedJob:
     """Return the job of a run folder. Raises InvalidData if it has none."""
-    uri = storage.join(folder, run_folder.JOB)
-    if not storage.exists(uri):
-        raise InvalidData(folder, f"holds no run: there is no {run_folder.JOB} in it", expected="a run folder")
-    try:
-        return ResolvedJob.read(storage.read(uri))
-    except ValidationError:
-        raise InvalidData(uri, "cannot be read", next_step="Another version may have written it.") from None
+    job = stored_document(folder, run_folder.JOB, ResolvedJob)
+    if job is None:
+        found = f"holds no run: there is no {run_folder.JOB} in it that this version can read"
+        raise InvalidData(folder, found, expected="a run folder")
+    return job
 
 
 def run_key(name: str, first_incarnation: str) -> str:
@@ -230,19 +230,8 @@ def tags(job: ResolvedJob, folder: str) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()}
 
 
-def _stored(folder: str) -> States:
-    uri = storage.join(folder, TRACKING)
-    if not storage.exists(uri):
-        return States()
-    try:
-        return States.read(storage.read(uri))
-    except ValidationError:
-        # The run is found by its key.
-        return States()
-
-
 def _store(folder: str, name: str, state: State) -> None:
-    states = _stored(folder)
+    states = stored_document(folder, TRACKING, States) or States()
     kept = states.model_copy(update={"states": {**states.states, name: state}})
     storage.write(storage.join(folder, TRACKING), kept.to_json().encode())
 

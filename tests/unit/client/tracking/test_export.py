@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from mptraining.cli.main import app
-from mptraining.tracking.export import Description, Export, State, States, Status, follow, parameters
+from mptraining.tracking.export import Description, Export, State, States, Status, follow, parameters, read_job
 from mptraining_api import run_folder
 from mptraining_api.events import Event, Finished, Progress
 from mptraining_api.outputs.scalars import Scalar
@@ -93,6 +93,8 @@ def test_a_whole_run(run_in: RunIn) -> None:
     again = sent(folder)
     assert again.values == [], "the server has all of it"
     assert again.runs.keys() == server.runs.keys(), "the same run"
+    (folder / "tracking.json").write_text("{")
+    assert sent(folder).runs.keys() == server.runs.keys(), "a damaged state: the server finds the run by its key"
 
 
 def test_an_interrupted_export_continues(run_in: RunIn) -> None:
@@ -190,6 +192,9 @@ def test_a_server_that_is_down_at_the_end_does_not_hold_the_trainer(run_in: RunI
 def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match="holds no events of a run"):
         sent(tmp_path)
+    (tmp_path / "job.json").write_text("{")
+    with pytest.raises(InvalidData, match=r"there is no job\.json in it that this version can read"):
+        read_job(str(tmp_path))
 
 
 def test_parameters_are_the_jobs_settings(run_in: RunIn) -> None:
