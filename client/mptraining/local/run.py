@@ -289,9 +289,7 @@ class LocalRunner:
         attempt = _attempt(resolved, display)
         if attempt is None:
             return 0
-        if tuple(self.command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
-            step = "Install it with: pip install 'mptraining[trainer-cpu]'"
-            raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+        require_tensorflow(self.command)
         again, gpus = self.again or "", gpus_of_workers(resolved, {**os.environ, **self.environment})
 
         folder = typed_path(resolved.output or "", Path.cwd())
@@ -381,6 +379,13 @@ class LocalRunner:
             )
 
         return [Worker(index, launched.command, environment(index)) for index in range(job.workers)]
+
+
+def require_tensorflow(command: Sequence[str]) -> None:
+    """Raise InvalidProgram if `command` is the trainer, and TensorFlow is not installed here."""
+    if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
+        step = "Install it with: pip install 'mptraining[trainer-cpu]'"
+        raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 import uuid
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path, typed_path
-from mptraining.local.run import TRAINER, machine_settings, this_machine, visible_gpus
+from mptraining.local.run import TRAINER, machine_settings, require_tensorflow, this_machine, visible_gpus
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
@@ -19,7 +18,6 @@ from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.trial_runs import Machine
 from mptraining.sweeps.view import SweepView, counts, one_line
-from mptraining_api.problems import InvalidProgram
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
@@ -82,9 +80,7 @@ def run_sweep(
     The code is 0, 1 if the sweep failed, 75 after a fault of this machine, and 130 after Ctrl-C; after the last two the
     same call continues. `command` is the command of each worker. Raises Problem before any process starts.
     """
-    if tuple(command) == TRAINER and importlib.util.find_spec("tensorflow") is None:
-        step = "Install it with: pip install 'mptraining[trainer-cpu]'"
-        raise InvalidProgram("", "TensorFlow is not installed here", next_step=step)
+    require_tensorflow(command)
     require_optuna(opened.sweep.spec)
     slots = gpus_of_slots(opened.sweep.spec, opened.parallel, visible_gpus(os.environ))
     display = display or sweep_display_here()

@@ -11,7 +11,7 @@ import pytest
 from mptraining.local import run
 from mptraining.local.outcome import Timeouts
 from mptraining.local.run import LocalRunner, Machine, gpus_of_workers, this_machine, visible_gpus
-from mptraining_api.problems import InvalidSpec, ResumeRefused
+from mptraining_api.problems import InvalidProgram, InvalidSpec, ResumeRefused
 from tests.jobs import resolved_job
 
 JobFile = Callable[..., Path]
@@ -142,6 +142,12 @@ def test_a_folder_of_another_job_is_refused_before_anything_starts(
     with pytest.raises(ResumeRefused, match=r"metadata\.name was 'flowers' and is 'roses'"):
         LocalRunner(command=stub("open('started', 'w')"), output="shared").run(job_file(name="roses"))
     assert not Path("started").exists()
+
+
+def test_without_tensorflow_nothing_starts(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InvalidProgram, match=r"TensorFlow is not installed here\. Install it with: pip install"):
+        LocalRunner().run(job_file())
 
 
 def test_a_finished_job_starts_nothing(job_file: JobFile, stub: Stub, run_in: RunIn, capsys: Capture) -> None:
