@@ -20,6 +20,8 @@ import yaml
 
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import CONTEXT, GKE, NoCluster
+from mptraining_api.kubernetes_api import Raw
+from mptraining_api.problems import InvalidSpec
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _CHOICES = ("Give a kubeconfig (KUBECONFIG, ", CONTEXT, "), or the name of a cluster on GKE: ", GKE, ".")
@@ -101,6 +103,19 @@ def connect(cluster: Cluster) -> ApiServer:
         flags=replace(cluster, namespace=None).flags(),
         default_namespace=namespace,
     )
+
+
+def connect_for(body: Raw, cluster: Cluster) -> ApiServer:
+    """Connect to `cluster` in the namespace of an object to create, which gets the cluster's if it has none.
+
+    Raises InvalidSpec if the object and `cluster` name two namespaces, and NoCluster.
+    """
+    server = connect(cluster)
+    namespace = body["metadata"].setdefault("namespace", server.namespace)
+    if cluster.namespace and namespace != cluster.namespace:
+        found = f"{namespace!r} in the document, {cluster.namespace!r} asked for"
+        raise InvalidSpec("metadata.namespace", found, expected="one namespace")
+    return server.in_namespace(namespace)
 
 
 def _load_kubeconfig(config: Any, cluster: Cluster, configuration: Any) -> tuple[str, str]:

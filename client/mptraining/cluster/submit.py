@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptraining.cluster.api import ApiServer
-from mptraining.cluster.connection import HERE, Cluster, connect
+from mptraining.cluster.connection import HERE, Cluster, connect_for
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, absent_accelerator, current_machine
@@ -147,13 +147,8 @@ def submit(
         raise TypeError(f"submit() takes {next(iter(function))!r} for a function alone")
     with arguments_named(job):
         checked = check(job_document(job))
-    server = connect(cluster)
     body = checked.document
-    namespace = body["metadata"].setdefault("namespace", server.namespace)
-    if cluster.namespace and namespace != cluster.namespace:
-        found = f"{namespace!r} in the job, {cluster.namespace!r} asked for"
-        raise InvalidSpec("metadata.namespace", found, expected="one namespace")
-    server = server.in_namespace(namespace)
+    server = connect_for(body, cluster)
     if package is not None and not package.small:
         _publish_archive(body, package, archives)
     config_map = _publish_config_map(server, body, package) if package is not None and package.small else None

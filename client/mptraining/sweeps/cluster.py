@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mptraining.cluster.api import WATCH_SECONDS, ApiServer, changes
-from mptraining.cluster.connection import HERE, Cluster, connect
+from mptraining.cluster.connection import HERE, Cluster, connect, connect_for
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound, NotInstalled, Unreachable
 from mptraining.cluster.wait import StillRunning
 from mptraining.sweeps.view import SweepView, newly_ended
 from mptraining_api.kubernetes_api import SWEEPS, Raw
-from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import API_VERSION
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
@@ -140,15 +139,11 @@ def attach_sweep(name: str, cluster: Cluster = HERE) -> ClusterSweep:
 
 def create_sweep(document: Mapping[str, Any], cluster: Cluster = HERE) -> ClusterSweep:
     """Create the MPTrainingSweep of a checked document. Raises ClusterProblem if the cluster rejects it."""
-    server = connect(cluster)
     # The path of the request has this version; an older one has the same fields.
     body = {**document, "apiVersion": API_VERSION, "metadata": dict(document["metadata"])}
-    namespace = body["metadata"].setdefault("namespace", server.namespace)
-    if cluster.namespace and namespace != cluster.namespace:
-        found = f"{namespace!r} in the sweep, {cluster.namespace!r} asked for"
-        raise InvalidSpec("metadata.namespace", found, expected="one namespace")
-    made = server.in_namespace(namespace).create(SWEEPS, body)
-    return ClusterSweep(server.in_namespace(namespace), made["metadata"]["name"], made["metadata"]["uid"])
+    server = connect_for(body, cluster)
+    made = server.create(SWEEPS, body)
+    return ClusterSweep(server, made["metadata"]["name"], made["metadata"]["uid"])
 
 
 def list_sweeps(server: ApiServer, *, everywhere: bool = False) -> list[Raw]:
