@@ -29,17 +29,14 @@ if TYPE_CHECKING:
 def list_jobs(all_namespaces: bool, form: str | None, cluster: Cluster) -> None:
     """List the jobs and sweeps of a namespace, the newest last."""
     from mptraining.cluster.connection import connect
-    from mptraining.cluster.job_view import HEADINGS, row, view
+    from mptraining.cluster.job_view import HEADINGS, by_creation, row, view
     from mptraining.sweeps.cluster import list_sweeps
     from mptraining_api.kubernetes_api import JOBS
 
-    def by_time(document: Mapping[str, Any]) -> tuple[str, str]:
-        return str(document["metadata"].get("creationTimestamp")), str(document["metadata"]["name"])
-
     options.refuse_together(all_namespaces=all_namespaces, namespace=cluster.namespace)
     server = connect(cluster)
-    jobs = sorted(server.items(JOBS, everywhere=all_namespaces), key=by_time)
-    sweeps = sorted(list_sweeps(server, everywhere=all_namespaces), key=by_time)
+    jobs = sorted(server.items(JOBS, everywhere=all_namespaces), key=by_creation)
+    sweeps = sorted(list_sweeps(server, everywhere=all_namespaces), key=by_creation)
     if form is not None:
         print_objects([*jobs, *sweeps], form, many=True)
         return

@@ -14,7 +14,7 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import HERE, Cluster, connect
 from mptraining.cluster.errors import ClusterProblem
 from mptraining.cluster.job_events import ClusterEvent, job_events
-from mptraining.cluster.job_view import JobView, reason_text, view, with_status
+from mptraining.cluster.job_view import JobView, by_creation, reason_text, view, with_status
 from mptraining.display.html import card
 from mptraining.display.text import Display
 from mptraining_api import events, run_folder
@@ -364,10 +364,6 @@ def attach(name: str, cluster: Cluster = HERE) -> Job:
 
 def list_jobs(cluster: Cluster = HERE, *, all_namespaces: bool = False) -> list[Job]:
     """Return the jobs of the cluster's namespace, or of all namespaces, the oldest first."""
-
-    def age(document: Raw) -> tuple[str, str]:
-        return str(document["metadata"].get("creationTimestamp")), str(document["metadata"]["name"])
-
     server = connect(cluster)
-    documents = sorted(server.items(JOBS, everywhere=all_namespaces), key=age)
+    documents = sorted(server.items(JOBS, everywhere=all_namespaces), key=by_creation)
     return [Job(server, document, cluster=cluster) for document in documents]

@@ -348,6 +348,11 @@ def _machines(seen: JobView) -> Sequence[Mapping[str, Any]]:
     return [first, *(() if absent_accelerator(seen) else first.get("alternatives") or ())]
 
 
+def by_creation(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the key that sorts objects by their time of creation, and by name."""
+    return str(document["metadata"].get("creationTimestamp")), str(document["metadata"]["name"])
+
+
 def age(metadata: Mapping[str, Any], now: float) -> str:
     """Return the time since an object was created; empty if it is not in a cluster."""
     created = metadata.get("creationTimestamp")

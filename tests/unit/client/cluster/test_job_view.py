@@ -9,7 +9,16 @@ import pytest
 
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.connection import Cluster
-from mptraining.cluster.job_view import advice, lines, no_operator_text, reason_text, row, view, with_status
+from mptraining.cluster.job_view import (
+    advice,
+    by_creation,
+    lines,
+    no_operator_text,
+    reason_text,
+    row,
+    view,
+    with_status,
+)
 from mptraining.runs import history
 from mptraining_api import outcomes
 from mptraining_api.events import Progress
@@ -211,3 +220,9 @@ def test_a_job_of_another_controller_asks_for_no_operator() -> None:
     assert "no operator has processed the job" in str(warning("mptraining.dev/operator", 60))
     managed = document() | {"spec": {"managedBy": "example.com/ours"}}
     assert reason_text(view(managed)).startswith("a controller of that name has the job")
+
+
+def test_objects_are_sorted_by_creation_and_by_name() -> None:
+    created = {"b": "2026-01-01T00:00:00Z", "a": "2026-01-01T00:00:00Z", "c": "2025-12-31T00:00:00Z"}
+    documents = [{"metadata": {"name": name, "creationTimestamp": time}} for name, time in created.items()]
+    assert [document["metadata"]["name"] for document in sorted(documents, key=by_creation)] == ["c", "a", "b"]
