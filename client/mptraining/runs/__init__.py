@@ -1,4 +1,4 @@
-"""One reader of a run folder: files, events, columns; histories, comparisons, the board and exports are views of it."""
+"""A run folder as files, events and columns, and two views of them: the board's `RunReader`, and `load_run`."""
 
 from mptraining.runs.history import History, Point, history
 from mptraining.runs.run import Run, load_run
