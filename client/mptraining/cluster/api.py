@@ -224,19 +224,12 @@ def exec_output(server: ApiServer, pod: str, command: Sequence[str], *, containe
 
     Raises CommandFailed at its end, or another ClusterProblem if it could not be run or the connection was lost.
     """
-    from websocket import ABNF
-
     query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
     errors, ended = bytearray(), None
     with pod_stream(server, pod, "exec", query, _PROTOCOL) as stream:
         stream.settimeout(_SILENCE_SECONDS)
         while ended is None:
-            kind, frame = stream.recv_data_frame(True)
-            if kind == ABNF.OPCODE_CLOSE:
-                raise ConnectionError("the connection was closed before the command had ended")
-            if kind not in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) or not frame.data:
-                continue
-            channel, data = frame.data[0], frame.data[1:]
+            channel, data = receive(stream) or (None, b"")
             if channel == STDOUT:
                 yield data
             elif channel == STDERR:
@@ -246,6 +239,19 @@ def exec_output(server: ApiServer, pod: str, command: Sequence[str], *, containe
     if ended.get("status") != "Success":
         text = errors.decode("utf-8", errors="replace").strip()
         raise CommandFailed(pod, text or str(ended.get("message", "the command failed")))
+
+
+def receive(stream: Any) -> tuple[int, bytes] | None:
+    """Return the channel and the data of the next frame of a WebSocket; None if it has none.
+
+    Raises ConnectionError when the other end closes the connection.
+    """
+    from websocket import ABNF
+
+    kind, frame = stream.recv_data_frame(True)
+    if kind == ABNF.OPCODE_CLOSE:
+        raise ConnectionError("the connection was closed before the command had ended")
+    return (frame.data[0], frame.data[1:]) if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and frame.data else None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from mptraining.cluster.api import ERROR, STDERR, STDOUT, ApiServer, CommandFailed, exec_output, pod_stream
+from mptraining.cluster.api import ERROR, STDERR, STDOUT, ApiServer, CommandFailed, exec_output, pod_stream, receive
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, reason_text, view
 from mptraining.cluster.logs import WorkerPod, pods, require_worker, select_pods
@@ -141,23 +141,17 @@ def _ready(stream: Any, sources: Sequence[Any], sending: bool = False) -> tuple[
 
 
 def _receive(stream: Any) -> tuple[int, bytes] | None:
-    """Return the channel and the data of the next frame; None if it has none or is not complete yet.
-
-    Raises ConnectionError when the other end closes the connection.
-    """
-    from websocket import ABNF, WebSocketTimeoutException
+    """Return the next frame as `receive`; None also if it is not complete yet."""
+    from websocket import WebSocketTimeoutException
 
     # Bytes that `select` has seen may be TLS's own, after which no data follows.
     stream.settimeout(_TICK_SECONDS)
     try:
-        kind, frame = stream.recv_data_frame(True)
+        return receive(stream)
     except WebSocketTimeoutException:
         return None
     finally:
         stream.settimeout(None)
-    if kind == ABNF.OPCODE_CLOSE:
-        raise ConnectionError("the connection was closed before the command had ended")
-    return (frame.data[0], frame.data[1:]) if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and frame.data else None
 
 
 def _exit_code(pod: str, status: dict[str, Any]) -> int:
