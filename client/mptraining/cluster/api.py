@@ -78,19 +78,17 @@ class ApiServer:
     ) -> list[Raw]:
         """List all objects of the namespace, or of all namespaces; `query` such as labelSelector, fieldSelector."""
         accept = METADATA_ONLY if metadata_only else WHOLE
+        return self.collection(resource, everywhere=everywhere, accept=accept, **query)[0]
+
+    def collection(
+        self, resource: Resource, *, everywhere: bool = False, accept: str = WHOLE, **query: str
+    ) -> tuple[list[Raw], str]:
+        """List all objects as `items`, with the resourceVersion from which `follow` continues."""
 
         def get(query: Mapping[str, str]) -> Raw:
             return self._parsed("GET", "list", resource, query=query, everywhere=everywhere, accept=accept)
 
-        return [item for page in kubernetes_api.pages(get, query) for item in page.get("items") or []]
-
-    def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
-        """List all objects of the namespace, or of all, with the resourceVersion from which `follow` continues."""
-
-        def get(query: Mapping[str, str]) -> Raw:
-            return self._parsed("GET", "list", resource, query=query, everywhere=everywhere)
-
-        pages = list(kubernetes_api.pages(get, {}))
+        pages = list(kubernetes_api.pages(get, query))
         items = [item for page in pages for item in page.get("items") or []]
         return items, str(pages[-1]["metadata"]["resourceVersion"])
 

@@ -48,7 +48,7 @@ class Cluster(ApiServer):
                 return item
         raise NotFound(name, "not found")
 
-    def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
+    def collection(self, resource: Resource, *, everywhere: bool = False, **_: str) -> tuple[list[Raw], str]:
         return self.items(resource, everywhere=everywhere), "10"
 
     def items(

@@ -29,7 +29,7 @@ class Server(ApiServer):
     def clock(self) -> float:
         return self.now
 
-    def collection(self, resource: Resource, *, everywhere: bool = False) -> tuple[list[Raw], str]:
+    def collection(self, resource: Resource, *, everywhere: bool = False, **_: str) -> tuple[list[Raw], str]:
         self.requests.append("list")
         return self.items_listed, "10"
 
