@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from mptraining_api import events, outcomes
+from mptraining_records.convert.convert import convert
 from mptraining_records.tfrecord import example
 from mptraining_trainer.devices.preemption import Preemption
 from mptraining_trainer.keras_backend import load
 from mptraining_trainer.prediction import run_prediction
 from tests.testbed.keras_generations import GENERATIONS
+from tests.training import runs
 from tests.training.prediction.trained_runs import BATCH, ROWS, Trained, dataset, predict, stacked, write_records
 
 X = {"x": tf.io.FixedLenFeature([8], tf.float32)}
@@ -75,6 +78,22 @@ def test_evaluation_is_that_of_keras(generation: str, trained: Trained, numbers:
     wanted = model.evaluate(rows["x"], rows["label"], batch_size=BATCH, return_dict=True, verbose=0)
     assert ended.result.metrics == pytest.approx(dict(wanted), rel=1e-5)
     assert len(table(tmp_path / "p")["class"]) == ROWS
+
+
+def test_an_application_without_classes_is_evaluated_with_those_that_the_manifest_named(tmp_path: Path) -> None:
+    x, label = runs.numbers(40)
+    pq.write_table(
+        pa.table({"x": x.tolist(), "label": [f"class {number}" for number in label]}), tmp_path / "rows.parquet"
+    )
+    convert(str(tmp_path / "rows.parquet"), str(tmp_path), keep_order=True)
+    records = f"{tmp_path}/train-*.tfrecord"
+    spec = {"program": {"application": {"name": "mlp"}}, "data": {"train": [records]}, "strategy": "None"}
+    assert runs.start(spec, tmp_path / "run").outcome == outcomes.SUCCEEDED
+    ended = predict(tmp_path / "run", records, tmp_path / "p", evaluate=True)
+
+    assert ended.outcome == outcomes.SUCCEEDED, ended.message
+    right = np.mean([int(name.removeprefix("class ")) for name in table(tmp_path / "p")["class"]] == label)
+    assert ended.result.metrics["accuracy"] == pytest.approx(right, abs=1e-6)
 
 
 @IN_GENERATIONS

@@ -128,11 +128,12 @@ def build_program(job: ResolvedJob, path: Path, keras: Keras, example: ExampleSp
 
     Raises InvalidProgram if the program builds another model than the exported one.
     """
-    if job.program.application is not None:
-        # The weights that training began with are not needed again.
-        application = job.program.application.model_copy(update={"weights": "none", "freeze_base": False})
-        job = job.model_copy(update={"program": job.program.model_copy(update={"application": application})})
     about = json.loads((path / "model.json").read_text(encoding="utf-8"))
+    if (application := job.program.application) is not None:
+        # The weights that training began with are not needed again; the training's manifest may have named the classes.
+        classes = application.classes or len(about.get("classes") or ()) or None
+        application = application.model_copy(update={"weights": "none", "freeze_base": False, "classes": classes})
+        job = job.model_copy(update={"program": job.program.model_copy(update={"application": application})})
     if reason := about.get("leftOut", {}).get("rebuild.py"):
         raise InvalidProgram("spec.program", f"the program builds another model than it did: {reason}")
     with under_float32(keras.module):
