@@ -169,9 +169,9 @@ def _unknown(word: str) -> InvalidSpec:
         why = "is not in small letters" if written else "is a name of the command line alone"
         return InvalidSpec(TYPE, f"{word!r} {why}; write {spellings[lower]!r}")
     suggested = next((spellings[part] for part in lower.split("-") if part in spellings), None)
-    if suggested is None:
-        # "gpu" is one letter from "cpu" but never means it.
-        close = difflib.get_close_matches(lower, [name for name in spellings if name != "cpu"], n=1, cutoff=0.5)
+    # "gpu" and "tpu" name a kind, however close they are to "cpu" and "tpu7x".
+    if suggested is None and lower.rstrip("s") not in ("gpu", "tpu"):
+        close = difflib.get_close_matches(lower, spellings, n=1, cutoff=0.6)
         suggested = spellings[close[0]] if close else None
     hint = f"Did you mean {suggested!r}? " if suggested else ""
     return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}{_known(lower)}")
