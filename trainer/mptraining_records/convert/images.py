@@ -103,7 +103,7 @@ def list_folder(uri: str) -> list[ListedFile]:
     root = uri.rstrip("/") if storage.is_remote(uri) else str(storage.local_path(uri))
     listed = [ListedFile(file.uri, file.uri.removeprefix(root).strip("/")) for file in storage.list_objects(uri)]
     if not listed:
-        raise InvalidData(uri, "no file in this folder")
+        raise InvalidData(uri, "no file in this folder", expected="JPEG or PNG files, or sub-folders with .txt files")
     return listed
 
 

@@ -74,7 +74,7 @@ class Request:
         rows, of_source = f"{table}, with one row for each image", f"with the source {self.source}"
         both, folder = "a source besides the folders of pairs", "--images DIR, the folder of the images"
         for is_wrong, option, found, expected in (
-            (not 0 <= fraction < 1, "validation fraction", str(fraction), "0 or more, less than 1"),
+            (not 0 <= fraction < 1, "--validation-fraction", str(fraction), "0 or more, less than 1"),
             (group is not None and not fraction, "--group", repr(group), besides),
             (fraction and self.name == VALIDATION, "name", repr(self.name), other_name),
             (self.source is None and not self.pairs, "--pairs", "no source", "one of them"),

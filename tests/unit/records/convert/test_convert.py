@@ -285,7 +285,7 @@ class Test_preview:
         ({"columns": ["y"]}, "no column 'y' for --columns"),
         ({"pairs": {"a": "b"}}, "--pairs: a source besides the folders of pairs"),
         ({"path_column": "x"}, "--path-column: 'x' with the source .*rows.npz; expected a .csv or .parquet file"),
-        ({"validation_fraction": -0.1}, "validation fraction: -0.1; expected 0 or more, less than 1"),
+        ({"validation_fraction": -0.1}, "--validation-fraction: -0.1; expected 0 or more, less than 1"),
         ({"validation_fraction": 1}, "less than 1"),
         ({"validation_fraction": 1e-9}, "no row for the split 'validation'"),
         ({"validation_fraction": 0.5, "name": "validation"}, "name: 'validation'; expected another name"),
