@@ -41,7 +41,7 @@ from mptraining.cli import (
     track,
 )
 from mptraining.cli.shell.verbs import Commands
-from mptraining_api.problems import Problem
+from mptraining_api.problems import Problem, nearest
 
 
 def _version(ctx: click.Context, _param: click.Parameter, show: bool) -> None:
@@ -109,8 +109,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(output.report(problem))
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        output.note(f"mptj: {error.format_message()} Help: {context.command_path if context else name} -h")
+        output.note(f"mptj: {_message(error)} Help: {context.command_path if context else name} -h")
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(code)
+
+
+def _message(error: click.ClickException) -> str:
+    """Return the message; an unknown option is compared without its dashes, which make `--lr` near `--help`."""
+    if not isinstance(error, click.NoSuchOption):
+        return error.format_message()
+    given, parameters = error.option_name.strip("-"), error.ctx.command.params if error.ctx else ()
+    close = [f"Did you mean {name!r}?" for name in error.possibilities or () if nearest(given, [name.strip("-")])]
+    program = ["Arguments of the program follow ` -- `."] if any(p.name == "words" for p in parameters) else []
+    return " ".join([error.message, *(close[:1] or program)])

@@ -95,6 +95,12 @@ def test_help_version_and_a_word_it_does_not_know(mptj: Mptj) -> None:
             ("records", "convert", "a", "b", "--image-size", "2"),
             "mptj: --image-size: '2'; expected HEIGHTxWIDTH, such as 224x224",
         ),
+        (("run", "a.yaml", "--epoch"), "mptj: No such option '--epoch'. Did you mean '--epochs'? Help: mptj run -h"),
+        (
+            ("run", "train.py", "--lr=0.1"),
+            "mptj: No such option '--lr'. Arguments of the program follow ` -- `. Help: mptj run -h",
+        ),
+        (("compare", "a", "--set"), "mptj: No such option '--set'. Help: mptj compare -h"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(
