@@ -30,6 +30,7 @@ from pydantic import Field, ValidationError
 from mptraining_api import spec
 from mptraining_api.model import Model
 from mptraining_api.problems import FieldPlace, InvalidSpec, Place, nearest
+from mptraining_api.validation.messages import EXPECTED
 
 _METADATA = ("name", "namespace", "labels", "annotations")
 
@@ -114,9 +115,12 @@ class TrainingJob(PythonArguments, spec.JobSpec):
         return {"apiVersion": spec.API_VERSION, "kind": spec.KIND, "metadata": metadata, "spec": body}
 
 
-def job_document(job: TrainingJob | Mapping[str, object]) -> Mapping[str, Any]:
-    """Return the job as the mapping that a job file holds."""
-    return job.to_document() if isinstance(job, TrainingJob) else job
+def job_document(job: object) -> Mapping[str, Any]:
+    """Return the job as the mapping that a job file holds. Raises InvalidSpec for anything but a job or a mapping."""
+    document = job.to_document() if isinstance(job, TrainingJob) else job
+    if not isinstance(document, Mapping):
+        raise InvalidSpec("job", f"{job!r} is not valid", expected="a TrainingJob, a job file's mapping, or a function")
+    return document
 
 
 @contextmanager
@@ -146,7 +150,8 @@ def _problem(kind: str, error: ValidationError) -> InvalidSpec:
         return InvalidSpec(where, "missing", next_step="Give this argument; it has no default.")
     if first["type"] == "extra_forbidden":
         return InvalidSpec(where, "unknown field")
-    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    expected = (EXPECTED | {"model_type": "{class_name}(…)"}).get(first["type"], "").format(**first.get("ctx", {}))
+    expected = expected or first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return InvalidSpec(where, f"{first['input']!r} is not valid", expected=expected)
 
 

@@ -15,7 +15,7 @@ from mptraining_api.problems import InvalidSpec, InvalidValue, nearest
 from mptraining_api.validation import patterns, short_forms
 from mptraining_api.validation.mistakes import FieldPath, field_text, value_at
 
-_EXPECTED = {
+EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "int_parsing": "a whole number",
@@ -105,7 +105,7 @@ def _unknown(schema: _Schema, path: FieldPath, value: object, where: str) -> tup
 def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where: str) -> InvalidSpec:
     kind, context, value = detail["type"], detail.get("ctx") or {}, detail["input"]
     found, step = f"{quote(value)} is not valid", short_forms.for_value(path, value)
-    expected = _EXPECTED.get(kind, "").format(**context)
+    expected = EXPECTED.get(kind, "").format(**context)
     if kind in ("literal_error", "enum"):
         options = schema.options_at(path)
         expected = either(options) or str(context.get("expected"))

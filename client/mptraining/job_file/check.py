@@ -87,7 +87,10 @@ def notes_of(text: YamlDocument, checked: DocumentProblems) -> list[str]:
     doubts = checked.doubts
     return [
         *(f"line {line}: {ambiguity}" for line, ambiguity in text.ambiguous),
-        *(f"{doubt.where}: {doubt.found}, unless the program registers it. {doubt.next_step}" for doubt in doubts),
+        *(
+            f"{doubt.where}: {doubt.found}, unless the program registers it. {doubt.next_step}".rstrip()
+            for doubt in doubts
+        ),
     ]
 
 

@@ -93,6 +93,7 @@ class LocalJob:
             return function_result.value_of(stored)
         if self.exit_code:
             raise failed(self)
+        self.run()  # It raises for a folder without a run.
         raise InvalidData(self.name, "its program is no function, and returns no value")
 
 

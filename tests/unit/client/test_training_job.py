@@ -106,6 +106,10 @@ def test_editors_see_python_names_and_descriptions() -> None:
         ("Accelerator", {}, "type=…): missing. Give this argument"),
         ("Data", {"train": ["a"], "features": [{"name": "x", "dtype": "int"}]},
          "features[0].dtype=…): 'int' is not valid; expected 'int8', 'uint8'"),
+        ("Training", {"epochs": "five"}, "epochs=…): 'five' is not valid; expected a whole number"),
+        ("Data", {"train": "a"}, "train=…): 'a' is not valid; expected a list: [a, b]"),
+        ("TrainingJob", {"name": "x", "accelerator": "cpu", "program": mptraining.Program()},
+         "accelerator=…): 'cpu' is not valid; expected Accelerator(…)"),
         ("Training", {"optimizer": b""}, "optimizer=…): b'' is not valid; expected text, a number"),
     ],
 )  # fmt: skip
@@ -170,7 +174,7 @@ def test_a_mapping_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, mon
     for where in ("spec.accelerator.type", "spec.training.epochs", "spec.data.train"):
         assert any(line.startswith(where) for line in lines), lines
     # No name, no fields, nothing but nonsense.
-    for nonsense in ({}, {"metadata": 3}, {"metadata": {"name": ["a"]}, "spec": []}):
+    for nonsense in (None, {}, {"metadata": 3}, {"metadata": {"name": ["a"]}, "spec": []}):
         with pytest.raises(InvalidSpec):
             LocalRunner(command=("false",)).run(nonsense)
     assert not (tmp_path / "runs").exists()
