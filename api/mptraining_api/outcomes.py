@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Budget(StrEnum):
@@ -85,3 +86,10 @@ def by_exit_code(exit_code: int) -> Outcome:
     Other codes, such as the negative code of a signal, count as ProgramFailed.
     """
     return _BY_EXIT_CODE.get(exit_code, PROGRAM_FAILED)
+
+
+def run_state(reason: str) -> Literal["Succeeded", "Stopped", "Failed"]:
+    """Return how a run ended; Stopped if the same command continues it and its program is not to blame."""
+    if reason == SUCCEEDED.reason:
+        return "Succeeded"
+    return "Failed" if by_reason(reason).budget in (Budget.BACKOFF_LIMIT, Budget.NEVER_RETRY) else "Stopped"

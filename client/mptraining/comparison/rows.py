@@ -9,12 +9,11 @@ from typing import Any
 from mptraining.comparison import best, better_direction, keras_text, metric_title, step_seconds_direction
 from mptraining.runs.facts import Document, RunFacts
 from mptraining_api.model import json_value
+from mptraining_api.outcomes import run_state
 
 # A run without a result counts as running until it has reported nothing for this time. The trainer reports every few
 # seconds, but not while it compiles, validates or saves.
 SILENT_SECONDS = 120.0
-# Exit codes of runs that were stopped from outside: 75 (preempted, suspended), and 128 plus SIGHUP, SIGINT, SIGTERM.
-_STOPPED = (75, 129, 130, 143)
 # State of a run by the phase of its job; all others wait.
 STATES = {"Running": "Running", "Suspended": "Stopped", "Succeeded": "Succeeded", "Failed": "Failed"}
 
@@ -34,9 +33,8 @@ def state(facts: RunFacts, now: float) -> tuple[str, str]:
         return STATES.get(job.phase, "Waiting"), job.reason
     ended = _end(facts)
     if ended is not None:
-        reason, code, message = ended
-        found = "Succeeded" if code == 0 else "Stopped" if code in _STOPPED else "Failed"
-        return found, f"{reason}: {message}" if message else reason
+        reason, message = ended
+        return run_state(reason), f"{reason}: {message}" if message else reason
     if facts.launches and now - facts.launches[-1].last < SILENT_SECONDS:
         return "Running", ""
     return "Unfinished", "no result, and no event for some time" if facts.launches else "no event"
@@ -48,12 +46,13 @@ def outcome(facts: RunFacts) -> str | None:
     return ended[0] if ended else None
 
 
-def _end(facts: RunFacts) -> tuple[str, int, str] | None:
+def _end(facts: RunFacts) -> tuple[str, str] | None:
+    """Return reason and message of the end."""
     result = valid_result(facts)
     if result is not None:
-        return str(result.get("reason", "")), int(result.get("exitCode", 1)), str(result.get("message", ""))
+        return str(result.get("reason", "")), str(result.get("message", ""))
     finished = facts.launches[-1].finished if facts.launches else None
-    return None if finished is None else (finished.reason, finished.exit_code, finished.message)
+    return None if finished is None else (finished.reason, finished.message)
 
 
 def progress(facts: RunFacts) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from mptraining.runs.event_files import RunEvents
 from mptraining.runs.files import folder_files
 from mptraining.runs.history import History
 from mptraining_api import run_folder
-from mptraining_api.outcomes import SUCCEEDED
+from mptraining_api.outcomes import SUCCEEDED, run_state
 from mptraining_api.problems import InvalidData
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import Result
@@ -100,10 +100,8 @@ class Run:
 
 
 def _phase(run: Run) -> str:
-    """Return Succeeded or Failed as a cluster does; Unfinished if the run has not ended, or ended without a report."""
-    if not run.finished:
-        return "Unfinished"
-    return "Succeeded" if run.succeeded else "Failed"
+    """Return how the run ended; Unfinished if it has not ended, or ended without a report."""
+    return "Unfinished" if run.reason is None else run_state(run.reason)
 
 
 def _one_line(run: Run) -> str:

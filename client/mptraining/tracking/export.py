@@ -23,7 +23,7 @@ from mptraining.tracking.tensorboard import scalars
 from mptraining_api import run_folder
 from mptraining_api.events import Finished, Notice, Recovered
 from mptraining_api.model import Model
-from mptraining_api.outcomes import PEER_LOST, PREEMPTED, SUCCEEDED
+from mptraining_api.outcomes import run_state
 from mptraining_api.outputs.scalars import Scalar
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_api.resolved_job import ResolvedJob
@@ -40,6 +40,7 @@ _NOT_PARAMETERS = ("version", "choices", "placement", "tracking", "output")
 # Of one call of `Server.log`: the most that one request to MLflow may have.
 MOST_VALUES = 1000
 Status = Literal["running", "succeeded", "failed", "stopped"]
+_STATUS: dict[str, Status] = {"Succeeded": "succeeded", "Failed": "failed", "Stopped": "stopped"}
 
 
 class State(Model):
@@ -133,7 +134,8 @@ class Export:
             self._state = self._state.model_copy(update={"step": max(self._state.step, batch[-1].step)})
             _store(self._folder, self._name, self._state)
         if final:
-            self._server.finish(_status(history.finished), _summary([columns for _, columns in launches]))
+            status = _STATUS[run_state(history.finished.reason)] if history.finished else "running"
+            self._server.finish(status, _summary([columns for _, columns in launches]))
 
     def has_started(self, incarnation: str) -> bool:
         """Return whether this launch has claimed the run folder and begun to train."""
@@ -246,15 +248,6 @@ def _batches(scalars: Sequence[Scalar], most: int = MOST_VALUES) -> Iterator[Seq
         end = end if end > begin else min(begin + most, len(scalars))
         yield scalars[begin:end]
         begin = end
-
-
-def _status(finished: Finished | None) -> Status:
-    if finished is None:
-        return "running"
-    if finished.reason == SUCCEEDED.reason:
-        return "succeeded"
-    # The next attempt continues it.
-    return "stopped" if finished.exit_code in (PREEMPTED.exit_code, PEER_LOST.exit_code) else "failed"
 
 
 def _summary(launches: Sequence[Columns]) -> dict[str, str]:

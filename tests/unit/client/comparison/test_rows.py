@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mptraining.comparison import compare, rows
+from mptraining.runs import load_run
 from mptraining.runs.files import LocalFiles
 from mptraining.runs.reader import RunReader
 from mptraining_api.events import Event
@@ -31,6 +32,8 @@ def shown(folder: Path) -> dict[str, Any]:
         ({}, "Succeeded"),
         ({"reason": "Diverged", "exit_code": 3, "message": "NaN"}, "Failed"),
         ({"reason": "Preempted", "exit_code": 75, "message": "spot"}, "Stopped"),
+        ({"reason": "StoppedByUser", "exit_code": 75, "message": "by Ctrl-C"}, "Stopped"),
+        ({"reason": "PeerLost", "exit_code": 76, "message": "worker 1"}, "Stopped"),
     ],
 )
 def test_the_state_of_a_run_that_has_ended(
@@ -39,6 +42,7 @@ def test_the_state_of_a_run_that_has_ended(
     folder = run_in(result=result)
     row = shown(folder)
     assert row["state"] == state
+    assert str(load_run(str(folder))).startswith(f"flowers: {state}, attempt 1"), "as `mptj status` says"
     assert row["reason"] == (f"{result['reason']}: {result['message']}" if result else "Succeeded")
     assert row["values"]["outcome"] == result.get("reason", "Succeeded")
     assert row["progress"] == {"step": 30, "totalSteps": 30, "percent": 100}

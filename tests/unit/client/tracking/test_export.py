@@ -149,7 +149,10 @@ def test_after_the_fact_steps_that_were_trained_again_have_their_last_values(run
     assert {value for name, step, value in server.values if name == "loss" and step > 20} == {7.0}
 
 
-@pytest.mark.parametrize(("events", "status"), [([], "running"), ([finished("ProgramFailed", 1)], "failed")])
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [([], "running"), ([finished("ProgramFailed", 1)], "failed"), ([finished("PeerLost", 76)], "stopped")],
+)
 def test_the_status(run_in: RunIn, events: list[Event], status: Status) -> None:
     folder = run_in()
     if events:
