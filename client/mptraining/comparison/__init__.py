@@ -5,8 +5,10 @@ from mptraining.comparison.quantities import (
     best,
     better_direction,
     flattened,
+    job_settings,
     keras_text,
     metric_title,
+    nested,
     step_seconds_direction,
 )
 
@@ -18,8 +20,10 @@ __all__ = [
     "better_direction",
     "compare",
     "flattened",
+    "job_settings",
     "keras_text",
     "metric_title",
+    "nested",
     "side_by_side",
     "step_seconds_direction",
     "table",

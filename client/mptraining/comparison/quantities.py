@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from mptraining.display.text import number
 from mptraining.runs import Run
-from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.run_folder import metric_direction
 
 Better = Literal["higher", "lower"] | None
@@ -109,21 +108,59 @@ def named_settings(run: Run) -> dict[str, tuple[str, Value]]:
     What the run reported comes before what its job asked for.
     """
     job = run.job
-    training = job.training if job else None
-    optimizer = training.optimizer if training else None
+    rates = run.history.curves.series("learningRate")[1]
+    configured = job_settings(job.to_document() if job else {}, float(rates.max()) if len(rates) else None)
     return {
         "precision": ("precision", run.precision or (job.precision.policy if job else None)),
-        "xla": ("XLA", _XLA[job.jit_compile] if job else None),
+        "xla": ("XLA", configured["xla"]),
         "strategy": ("strategy", reported(run, "strategy") or (job.strategy if job else None)),
         "replicas": ("replicas", reported(run, "replicas_in_sync") or (job.replicas if job else None)),
         "global_batch_size": ("global batch size", batch_size(run)),
         "accelerator": ("accelerator", job.accelerator.title if job else None),
         "keras": ("Keras", keras(run)),
-        "optimizer": ("optimizer", _optimizer(optimizer.class_name, optimizer.config or {}) if optimizer else None),
-        "learning_rate": ("learning rate", learning_rate(run)),
-        "epochs": ("epochs", _length(job)),
-        "seed": ("seed", training.seed if training else None),
+        "optimizer": ("optimizer", configured["optimizer"]),
+        "learning_rate": ("learning rate", configured["learning_rate"]),
+        "epochs": ("epochs", configured["epochs"]),
+        "seed": ("seed", configured["seed"]),
     }
+
+
+def job_settings(job: Mapping[str, Any], highest_rate: float | None) -> dict[str, Value]:
+    """Return the settings in a job.json of any version, by key; None for what is not known.
+
+    The learning rate is the job's, else the name of its schedule, else the highest that the run recorded.
+    """
+    training, optimizer = nested(job, "training"), nested(job, "training", "optimizer")
+    name, config = _class_name(optimizer), nested(optimizer, "config")
+    config = config if isinstance(config, Mapping) else {}
+    rate = config.get("learning_rate", config.get("learningRate"))
+    if isinstance(rate, int | float):
+        factor = nested(job, "learningRate", "factor")
+        rate = float(rate) * (factor if isinstance(factor, int | float) else 1.0)
+    elif isinstance(rate, Mapping):
+        rate = _class_name(rate) or "a schedule"
+    else:
+        rate = highest_rate
+    epochs, steps, compiled = nested(training, "epochs"), nested(training, "totalSteps"), nested(job, "jitCompile")
+    return {
+        "xla": _XLA.get(str(compiled), compiled),
+        "optimizer": _optimizer(name, config) if name else None,
+        "learning_rate": rate,
+        "epochs": f"{steps} steps" if epochs is None and steps is not None else epochs,
+        "seed": nested(training, "seed"),
+    }
+
+
+def nested(document: Any, *path: str) -> Any:
+    """Return the value at the path in a document of any types; None if there is none."""
+    for key in path:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
+def _class_name(document: Any) -> str | None:
+    name = nested(document, "class_name") or nested(document, "className")
+    return None if name is None else str(name)
 
 
 def batch_size(run: Run) -> int | None:
@@ -143,20 +180,6 @@ def keras_text(known: str | None) -> str | None:
     if known is None:
         return None
     return {"Keras3": "3", "Legacy": "tf_keras"}.get(known, known.removeprefix("keras "))
-
-
-def learning_rate(run: Run) -> Value:
-    """Return the job's learning rate, else the name of its schedule, else the highest that the run recorded."""
-    job = run.job
-    optimizer = job.training.optimizer if job and job.training else None
-    config = (optimizer.config or {}) if optimizer else {}
-    given = config.get("learning_rate", config.get("learningRate"))
-    if isinstance(given, Mapping):
-        return str(given.get("class_name") or given.get("className") or "a schedule")
-    if isinstance(given, int | float) and job is not None:
-        return float(given) * job.learning_rate.factor
-    recorded = [value for _, value in run.history.series("learning_rate")]
-    return max(recorded, default=None)
 
 
 def other_settings(runs: Sequence[Run]) -> dict[str, list[Value]]:
@@ -191,9 +214,3 @@ def _optimizer(name: str, config: Mapping[str, Any]) -> str:
     """Return the class with its arguments, except the learning rate, which is a setting of its own."""
     rest = {key: value for key, value in config.items() if key not in ("learning_rate", "learningRate", "name")}
     return name + (f"({', '.join(f'{key}={value}' for key, value in sorted(rest.items()))})" if rest else "")
-
-
-def _length(job: ResolvedJob | None) -> Value:
-    if job is None or job.training is None:
-        return None
-    return job.training.epochs if job.training.epochs is not None else f"{job.training.total_steps} steps"

@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import best, better_direction, keras_text, metric_title, step_seconds_direction
+from mptraining.comparison import (
+    best,
+    better_direction,
+    job_settings,
+    keras_text,
+    metric_title,
+    nested,
+    step_seconds_direction,
+)
 from mptraining.runs.facts import Document, RunFacts
 from mptraining_api.model import json_value
 from mptraining_api.outcomes import run_state
@@ -95,22 +103,22 @@ def values(facts: RunFacts) -> dict[str, Any]:
     result = valid_result(facts) or {}
     last = _last_progress(facts)
     started = next((launch.started for launch in reversed(facts.launches) if launch.started is not None), None)
-    training = job.get("training") or {}
+    settings = job_settings(job, facts.highest_rate)
     found: dict[str, Any] = dict(facts.job.values) if facts.job else {}
     found |= _known(
         {
             "outcome": outcome(facts),
             "phase": facts.job.phase if facts.job else None,
-            "policy": result.get("precision") or (started and started.precision) or _get(job, "precision", "policy"),
-            "jitCompile": job.get("jitCompile"),
-            "accelerator": _get(job, "accelerator", "title"),
+            "policy": result.get("precision") or (started and started.precision) or nested(job, "precision", "policy"),
+            "jitCompile": settings["xla"],
+            "accelerator": nested(job, "accelerator", "title"),
             "replicas": result.get("replicasInSync") or (started and started.replicas_in_sync) or job.get("replicas"),
             "strategy": result.get("strategy") or (started and started.strategy) or job.get("strategy"),
-            "optimizer": _get(training, "optimizer", "class_name") or _get(training, "optimizer", "className"),
-            "learningRate": _learning_rate(job, last),
+            "optimizer": settings["optimizer"],
+            "learningRate": settings["learning_rate"],
             "globalBatchSize": job.get("globalBatchSize") or (started and started.global_batch_size),
-            "seed": training.get("seed"),
-            "epochs": training.get("epochs"),
+            "seed": settings["seed"],
+            "epochs": settings["epochs"],
             "stepSeconds": result.get("stepSeconds") or (last and last.step_seconds),
             "examplesPerSecond": result.get("examplesPerSecond") or (last and last.examples_per_second),
             "totalSeconds": total_seconds(facts),
@@ -147,13 +155,6 @@ def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float | str
     return {name: json_value(value) for name, value in last.items()}
 
 
-def _learning_rate(job: Document, last: Any) -> float | None:
-    configured = _get(job, "training", "optimizer", "config", "learning_rate")
-    if isinstance(configured, int | float):
-        return float(configured) * (_finite(_get(job, "learningRate", "factor")) or 1.0)
-    return None if last is None else _finite(last.learning_rate)
-
-
 def _program(job: Document) -> str | None:
     program = job.get("program") or {}
     if isinstance(program.get("ensemble"), Mapping):
@@ -165,12 +166,6 @@ def _program(job: Document) -> str | None:
             named = program[kind].get(key)
             return str(named or next(iter(program[kind].values()), kind))
     return None
-
-
-def _get(document: Any, *path: str) -> Any:
-    for key in path:
-        document = document.get(key) if isinstance(document, Mapping) else None
-    return document
 
 
 def _finite(value: Any) -> float | None:

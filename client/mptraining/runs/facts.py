@@ -67,4 +67,6 @@ class RunFacts:
     series: tuple[str, ...] = ()
     best: Mapping[str, float] | None = None
     last: Mapping[str, float] = field(default_factory=dict)
+    # The learning rate at its highest, as far as it was read.
+    highest_rate: float | None = None
     job: JobFacts | None = None

@@ -26,6 +26,7 @@ class _Job(msgspec.Struct, rename="camel"):
     program: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     learning_rate: dict[str, Any] | None = None
+    jit_compile: str | None = None
     choices: list[Any] | None = None
 
 
@@ -147,6 +148,9 @@ class RunReader:
             series=tuple(dict.fromkeys(names)),
             best=self._best,
             last={name: value for part in read for name, value in last(part).items()},
+            highest_rate=max(
+                (float(part["learningRate"].values.max()) for part in read if "learningRate" in part), default=None
+            ),
         )
 
     def _read_document(self, name: str, file: File | None) -> None:

@@ -52,9 +52,22 @@ def test_the_state_of_a_run_that_has_ended(
     assert shown(folder)["state"] == "Running"
 
 
-def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        ({"config": {"learning_rate": 0.02, "beta_1": 0.8}}, ("Adam(beta_1=0.8)", 0.02)),
+        ({"config": {"learningRate": {"className": "CosineDecay", "config": {}}}}, ("Adam", "CosineDecay")),
+        ({}, ("Adam", 0.03)),
+    ],
+)
+def test_rows_have_the_values_of_the_comparison(
+    run_in: RunIn, attempt_events: AttemptEvents, optimizer: dict[str, Any], settings: tuple[str, float | str]
+) -> None:
     """`mptj compare` reads the same folder its own way."""
-    folder = run_in()
+    folder = run_in(training={"optimizer": {"className": "Adam"} | optimizer})
+    with (folder / events_file(1, "a-b", 0, 0)).open("a") as file:
+        for rate, event in zip((0.01, 0.03, 0.02), attempt_events(steps=33)[-3:], strict=True):
+            file.write(event.model_copy(update={"learning_rate": rate}).to_json() + "\n")
     row = shown(folder)
     values = row["values"]
     (expected,) = compare([str(folder)]).to_document()["runs"]
@@ -62,8 +75,10 @@ def test_rows_have_the_values_of_the_comparison(run_in: RunIn) -> None:
         "step_seconds": "stepSeconds", "examples_per_second": "examplesPerSecond", "seconds": "totalSeconds",
         "peak_memory_bytes": "peakMemoryBytes", "precision": "policy", "replicas": "replicas", "keras": "keras",
         "val_accuracy": "last:val_accuracy", "global_batch_size": "globalBatchSize", "accelerator": "accelerator",
+        "optimizer": "optimizer", "learning_rate": "learningRate", "xla": "jitCompile", "epochs": "epochs",
     }  # fmt: skip
     assert {key: values[ours] for key, ours in same.items()} == {key: expected[key] for key in same}
     columns = {column["key"]: column for column in rows.columns([row])}
     assert columns["last:val_accuracy"]["better"] == columns["best:val_accuracy"]["better"] == "higher"
     assert set(columns) == set(values)
+    assert (values["jitCompile"], values["optimizer"], values["learningRate"]) == ("off", *settings)
