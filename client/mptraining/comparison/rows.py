@@ -26,59 +26,32 @@ SILENT_SECONDS = 120.0
 STATES = {"Running": "Running", "Suspended": "Stopped", "Succeeded": "Succeeded", "Failed": "Failed"}
 
 
-def valid_result(facts: RunFacts) -> Document | None:
-    """Return the result, unless a later attempt has started since."""
-    started = facts.launches[-1].started if facts.launches else None
-    if facts.result is not None and started is not None and started.attempt > int(facts.result.get("attempt", 0)):
-        return None
-    return facts.result
-
-
 def state(facts: RunFacts, now: float) -> tuple[str, str]:
     """Return state and reason of a run at the time `now`."""
     job = facts.job
     if job is not None:
         return STATES.get(job.phase, "Waiting"), job.reason
-    ended = _end(facts)
+    ended = facts.launches.end(facts.result)
     if ended is not None:
-        reason, message = ended
-        return run_state(reason), f"{reason}: {message}" if message else reason
+        return run_state(ended.reason), f"{ended.reason}: {ended.message}" if ended.message else ended.reason
     if facts.launches and now - facts.launches[-1].last < SILENT_SECONDS:
         return "Running", ""
     return "Unfinished", "no result, and no event for some time" if facts.launches else "no event"
 
 
-def outcome(facts: RunFacts) -> str | None:
-    """Return the CamelCase reason of the end; None before it."""
-    ended = _end(facts)
-    return ended[0] if ended else None
-
-
-def _end(facts: RunFacts) -> tuple[str, str] | None:
-    """Return reason and message of the end."""
-    result = valid_result(facts)
-    if result is not None:
-        return str(result.get("reason", "")), str(result.get("message", ""))
-    finished = facts.launches[-1].finished if facts.launches else None
-    return None if finished is None else (finished.reason, finished.message)
-
-
 def progress(facts: RunFacts) -> dict[str, Any] | None:
-    last = _last_progress(facts)
+    last = facts.launches.progress
     if last is None:
         return dict(facts.job.progress) if facts.job and facts.job.progress else None
     total = last.total_steps
+    over = facts.launches.end(facts.result) is not None
     found = {
         "step": last.step,
         "totalSteps": total,
         "percent": min(100, 100 * last.step // total) if total else None,
-        "remainingSeconds": _finite(last.estimated_remaining_seconds) if _end(facts) is None else None,
+        "remainingSeconds": None if over else _finite(last.estimated_remaining_seconds),
     }
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _last_progress(facts: RunFacts) -> Any:
-    return next((launch.progress for launch in reversed(facts.launches) if launch.progress is not None), None)
 
 
 def row(facts: RunFacts, now: float) -> dict[str, Any]:
@@ -100,59 +73,42 @@ def row(facts: RunFacts, now: float) -> dict[str, Any]:
 def values(facts: RunFacts) -> dict[str, Any]:
     """Return the values of the row's columns; unknown ones are absent."""
     job = facts.resolved or {}
-    result = valid_result(facts) or {}
-    last = _last_progress(facts)
-    started = next((launch.started for launch in reversed(facts.launches) if launch.started is not None), None)
+    result, launches = facts.result, facts.launches
+    ended, latest, report = launches.end(result), result or launches.progress, result or launches.started
+    version = launches.started or result
     settings = job_settings(job, facts.highest_rate)
     found: dict[str, Any] = dict(facts.job.values) if facts.job else {}
     found |= _known(
         {
-            "outcome": outcome(facts),
+            "outcome": ended and ended.reason,
             "phase": facts.job.phase if facts.job else None,
-            "policy": result.get("precision") or (started and started.precision) or nested(job, "precision", "policy"),
+            "policy": launches.precision(result) or nested(job, "precision", "policy"),
             "jitCompile": settings["xla"],
             "accelerator": nested(job, "accelerator", "title"),
-            "replicas": result.get("replicasInSync") or (started and started.replicas_in_sync) or job.get("replicas"),
-            "strategy": result.get("strategy") or (started and started.strategy) or job.get("strategy"),
+            "replicas": (report and report.replicas_in_sync) or job.get("replicas"),
+            "strategy": (report and report.strategy) or job.get("strategy"),
             "optimizer": settings["optimizer"],
             "learningRate": settings["learning_rate"],
-            "globalBatchSize": job.get("globalBatchSize") or (started and started.global_batch_size),
+            "globalBatchSize": (report and report.global_batch_size) or job.get("globalBatchSize"),
             "seed": settings["seed"],
             "epochs": settings["epochs"],
-            "stepSeconds": result.get("stepSeconds") or (last and last.step_seconds),
-            "examplesPerSecond": result.get("examplesPerSecond") or (last and last.examples_per_second),
-            "totalSeconds": total_seconds(facts),
-            "peakMemoryBytes": result.get("peakMemoryBytes") or (last and last.peak_memory_bytes),
-            "inputBoundPercent": result.get("inputBoundPercent", last and last.input_bound_percent),
-            "restarts": len(facts.launches) - 1 if facts.launches else None,
-            "recoveries": result.get("recoveries", last and last.recoveries),
-            "startTime": facts.launches[0].first if facts.launches else None,
-            "keras": keras_text((started and started.keras) or result.get("keras") or job.get("keras")),
+            "stepSeconds": latest and latest.step_seconds,
+            "examplesPerSecond": latest and latest.examples_per_second,
+            "totalSeconds": launches.seconds(result),
+            "peakMemoryBytes": latest and latest.peak_memory_bytes,
+            "inputBoundPercent": latest and latest.input_bound_percent,
+            "restarts": len(launches) - 1 if launches else None,
+            "recoveries": latest and latest.recoveries,
+            "startTime": launches[0].first if launches else None,
+            "keras": keras_text((version and version.keras) or job.get("keras")),
             "program": _program(job),
         }
     )
-    for name, value in _last_metrics(facts, result).items():
-        found[f"last:{name}"] = value
+    for name, value in launches.metrics(result, facts.last).items():
+        found[f"last:{name}"] = json_value(value)
     for name, value in (facts.best or {}).items():
         found[f"best:{name}"] = value
     return _known(found)
-
-
-def total_seconds(facts: RunFacts) -> float | None:
-    """Return the run's total time; the result holds only the time of its own attempt."""
-    result = valid_result(facts)
-    if result is not None and len(facts.launches) <= 1:
-        return _finite(result.get("seconds"))
-    return sum(launch.last - launch.begin for launch in facts.launches) if facts.launches else None
-
-
-def _last_metrics(facts: RunFacts, result: Document) -> Mapping[str, float | str]:
-    """Return the last values; NaN is the string of the events."""
-    if result.get("metrics"):
-        return dict(result["metrics"])
-    finished = facts.launches[-1].finished if facts.launches else None
-    last = {**facts.last, **(finished.metrics if finished else {})}
-    return {name: json_value(value) for name, value in last.items()}
 
 
 def _program(job: Document) -> str | None:

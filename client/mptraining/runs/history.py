@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptraining.display.text import counted, metrics
 from mptraining.runs.columns import GAUGE_KEYS, GAUGE_NAMES, Columns, Curves, columns, last, merge
+from mptraining.runs.facts import Launches, LaunchFacts
 from mptraining_api.events import GAUGES, Event, Finished, Notice, Progress, Started
 from mptraining_api.problems import nearest
 
@@ -48,26 +49,34 @@ class History:
     """
 
     curves: Curves = field(default_factory=Curves)
-    attempts: int = 0
-    started: Started | None = None
-    progress: Progress | None = None
-    finished: Finished | None = None
+    launches: Launches = field(default_factory=Launches)
     warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, launches: Sequence[Columns]) -> History:
         """Return the history of a run from the events of its launches, in order of time."""
-        progress = [launch.progress for launch in launches if launch.progress is not None]
-        started = [launch.started for launch in launches if launch.started is not None]
         notices = (event for launch in launches for _, event in launch.others if isinstance(event, Notice))
         return cls(
             merge(launches),
-            attempts=len(launches),
-            started=started[-1] if started else None,
-            progress=progress[-1] if progress else None,
-            finished=launches[-1].finished if launches else None,
+            Launches(LaunchFacts.of(number, launch) for number, launch in enumerate(launches, 1)),
             warnings=tuple(dict.fromkeys(notice.message for notice in notices if notice.level == "Warning")),
         )
+
+    @property
+    def attempts(self) -> int:
+        return len(self.launches)
+
+    @property
+    def started(self) -> Started | None:
+        return self.launches.started
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.launches.progress
+
+    @property
+    def finished(self) -> Finished | None:
+        return self.launches.finished
 
     @property
     def seconds(self) -> float | None:
@@ -139,9 +148,9 @@ class History:
         return name if name in self.curves.values else GAUGE_KEYS.get(name, name)
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """Return the last value of every metric; those of the Finished event are the last ones."""
-        return last(self.curves.values) | (self.finished.metrics if self.finished is not None else {})
+        return self.launches.metrics(None, last(self.curves.values))
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame: a row per point with the columns step, seconds, epoch, metrics and gauges.

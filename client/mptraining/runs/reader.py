@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from mptraining.runs.columns import Curves, best, last, merge
 from mptraining.runs.event_files import RunEvents
-from mptraining.runs.facts import Document, LaunchFacts, RunFacts
+from mptraining.runs.facts import Document, Launches, LaunchFacts, RunFacts
 from mptraining.runs.files import File, Files
 from mptraining_api import run_folder
 from mptraining_api.events import Event
+from mptraining_api.run_folder import Result
 
 
 class _Job(msgspec.Struct, rename="camel"):
@@ -28,17 +30,6 @@ class _Job(msgspec.Struct, rename="camel"):
     learning_rate: dict[str, Any] | None = None
     jit_compile: str | None = None
     choices: list[Any] | None = None
-
-
-class _Result(msgspec.Struct, rename="camel"):
-    """The types of what is drawn of a result.json."""
-
-    exit_code: int = 1
-    attempt: int = 0
-    metrics: dict[str, float | str | None] | None = None
-    seconds: float | None = None
-    precision: str | None = None
-    keras: str | None = None
 
 
 def run_id(folder: str) -> str:
@@ -61,7 +52,7 @@ class RunReader:
         self.name = name
         self.listed: Mapping[str, File] = {}
         self.resolved: Document | None = None
-        self.result: Document | None = None
+        self.result: Result | None = None
         self._events = RunEvents(files)
         # None until all events were read.
         self._best: dict[str, float] | None = None
@@ -133,18 +124,19 @@ class RunReader:
 
     def _publish(self) -> None:
         launches = self._events.launches()
+        facts = Launches(LaunchFacts.of(launch.attempt, columns) for launch, columns in launches)
         if self._events.filled and self._curves is None:
             self._curves = merge([columns for _, columns in launches])
             self._best = best(self._curves.values)
         read = [self._curves.values] if self._curves else [columns.values for _, columns in launches]
-        names = [*(name for part in read for name in part), *((self.result or {}).get("metrics") or ())]
+        names = [*(name for part in read for name in part), *(self.result.metrics if self.result else ())]
         self._facts = RunFacts(
             id=self.id,
             name=self.name,
             folder=self.folder,
             resolved=self.resolved,
-            result=self.result,
-            launches=tuple(LaunchFacts.of(launch.attempt, columns) for launch, columns in launches),
+            result=facts.current(self.result),
+            launches=facts,
             series=tuple(dict.fromkeys(names)),
             best=self._best,
             last={name: value for part in read for name, value in last(part).items()},
@@ -156,16 +148,19 @@ class RunReader:
     def _read_document(self, name: str, file: File | None) -> None:
         content = self.files.read(name, 0, file.size) if file is not None else b""
         if name == run_folder.JOB:
-            self.resolved = _document(content, _Job)
-        else:
-            self.result = _document(content, _Result)
+            self.resolved = _job(content)
+            return
+        try:
+            self.result = Result.read(content)
+        except ValidationError:
+            self.result = None
 
 
-def _document(data: bytes, types: type[msgspec.Struct]) -> Document | None:
-    """Return the JSON object; None if it is none of ours, as other programs write files of these names, too."""
+def _job(data: bytes) -> Document | None:
+    """Return the JSON object; None if it is none of ours, as other programs write files of this name, too."""
     try:
         found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        msgspec.convert(found, types)
+        msgspec.convert(found, _Job)
         # A number that cannot be written as JSON again cannot be in an answer.
         msgspec.json.encode(found)
     except (msgspec.DecodeError, OverflowError, RecursionError):

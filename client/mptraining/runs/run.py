@@ -43,40 +43,28 @@ class Run:
     @property
     def metrics(self) -> Mapping[str, float]:
         """Return the last value of every metric, from the result or else from the history."""
-        if self.result is not None and self.result.metrics:
-            return self.result.metrics
-        return self.history.metrics
+        return self.history.launches.metrics(self.result, self.history.metrics)
 
     @property
     def precision(self) -> str | None:
-        if self.result is not None:
-            return self.result.precision
-        finished, progress, started = self.history.finished, self.history.progress, self.history.started
-        known = (entry.precision for entry in (finished, progress, started) if entry is not None)
-        return next((entry for entry in known if entry is not None), None)
+        return self.history.launches.precision(self.result)
 
     @property
     def reason(self) -> str | None:
         """Return the outcome of the last attempt, such as Succeeded or Diverged; None if it has not ended."""
-        ended = self.result or self.history.finished
+        ended = self.history.launches.end(self.result)
         return ended.reason if ended is not None else None
 
     @property
     def message(self) -> str:
         """Return why the last attempt ended; empty if it has not ended or there is nothing to say."""
-        ended = self.result or self.history.finished
+        ended = self.history.launches.end(self.result)
         return ended.message if ended is not None else ""
 
     @property
     def seconds(self) -> float | None:
         """Return the total time of the attempts; None if none was measured, as of a start that failed at once."""
-        # The result has only the time of its own attempt, and events begin when the trainer does.
-        if self.result is not None and self.history.attempts <= 1:
-            return self.result.seconds
-        finished = self.history.finished
-        if self.history.started is None and finished is not None:
-            return finished.seconds
-        return self.history.seconds or None
+        return self.history.launches.seconds(self.result)
 
     @property
     def finished(self) -> bool:
@@ -113,7 +101,7 @@ def _one_line(run: Run) -> str:
 
 def _lines(run: Run) -> list[str]:
     """Return the run as text: phase, reason, progress, settings, run folder, and the gaps of the folder."""
-    known, ended = run.result or run.history.started, run.result or run.history.finished
+    known, ended = run.result or run.history.started, run.history.launches.end(run.result)
     count = run.result.attempt if run.result else run.history.attempts
     reason = run.reason or "no worker has reported an end"
     decided = [
@@ -178,7 +166,4 @@ def load_run(folder: str) -> Run:
     events.refresh(listed)
     events.fill()
     history = History.of([columns for _, columns in events.launches()])
-    if result is not None and history.started is not None and history.started.attempt > result.attempt:
-        # A later attempt has started: the result is of an earlier attempt and out of date.
-        result = None
-    return Run(folder, job, result, history, tuple(gaps))
+    return Run(folder, job, history.launches.current(result), history, tuple(gaps))

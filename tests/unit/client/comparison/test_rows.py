@@ -12,7 +12,7 @@ from mptraining.comparison import compare, rows
 from mptraining.runs import load_run
 from mptraining.runs.files import LocalFiles
 from mptraining.runs.reader import RunReader
-from mptraining_api.events import Event
+from mptraining_api.events import Event, Finished
 from mptraining_api.run_folder import events_file
 
 RunIn = Callable[..., Path]
@@ -82,3 +82,11 @@ def test_rows_have_the_values_of_the_comparison(
     assert columns["last:val_accuracy"]["better"] == columns["best:val_accuracy"]["better"] == "higher"
     assert set(columns) == set(values)
     assert (values["jitCompile"], values["optimizer"], values["learningRate"]) == ("off", *settings)
+
+
+def test_the_time_of_a_start_that_failed_at_once_is_that_of_its_end(run_in: RunIn) -> None:
+    folder = run_in(done=False)
+    about: dict[str, Any] = {"attempt": 1, "incarnation": "a-b", "worker": 0, "message": "no data"}
+    end = Finished(time=1002.0, reason="InvalidData", exit_code=2, seconds=1.5, **about)
+    (folder / events_file(1, "a-b", 0, 0)).write_text(end.to_json() + "\n")
+    assert shown(folder)["values"]["totalSeconds"] == load_run(str(folder)).seconds == 1.5
