@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import rows
+from mptraining.comparison import flattened, rows
+from mptraining.runs.columns import Curves
 from mptraining.runs.event_files import RunEvents
 from mptraining.runs.facts import Document, JobFacts, LaunchFacts, RunFacts
 from mptraining.runs.files import File
@@ -25,18 +25,18 @@ WorkerEvent = tuple[int, int, Event]
 
 def details(facts: RunFacts, reader: RunReader | None, now: float) -> dict[str, Any]:
     """Return the answer of /api/run/ID. Raises Problem if the storage fails."""
-    curves = reader.curves().values if reader else {}
+    curves = reader.curves() if reader else Curves()
     row = rows.row(facts, now)
     return {
         "run": row,
         "columns": rows.columns([row]),
         "decisions": decisions(facts.resolved),
-        "configuration": flattened(facts.resolved),
-        "attempts": attempts(facts),
+        "configuration": dict(flattened(facts.resolved, _NOT_SHOWN)),
+        "attempts": attempts(facts, curves.lost_seconds),
         "events": events(_all_events(reader)) if reader else [],
         "logs": logs(reader.listed) if reader else [],
         "commands": commands(facts),
-        "charts": sections(curves, single=True),
+        "charts": sections(curves.values, single=True),
     }
 
 
@@ -50,36 +50,15 @@ def decisions(resolved: Document | None) -> list[dict[str, str]]:
     ]
 
 
-def flattened(resolved: Document | None) -> dict[str, Any]:
-    """Return the leaves of job.json by their paths, such as training.optimizer.config.learning_rate."""
-    return dict(_leaves("", {key: value for key, value in (resolved or {}).items() if key not in _NOT_SHOWN}))
+def attempts(facts: RunFacts, lost: Sequence[float]) -> list[dict[str, Any]]:
+    """Return one entry for each launch. `lost` are the seconds of each whose steps were trained again."""
+    # A launch may have begun since the curves were read.
+    return [_attempt(launch, seconds) for launch, seconds in zip(facts.launches, [*lost, 0.0], strict=False)]
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(f"{path}.{key}" if path else str(key), item)
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        for at, item in enumerate(value):
-            yield from _leaves(f"{path}[{at}]", item)
-    elif value is not None:
-        yield path, value if isinstance(value, str | int | float | bool) else ", ".join(map(str, value))
-
-
-def attempts(facts: RunFacts) -> list[dict[str, Any]]:
-    """Return one entry for each launch. `lostSeconds`: until its end, from the step where the next one resumed."""
-    launches = facts.launches
-    return [_attempt(launch, after) for launch, after in itertools.zip_longest(launches, launches[1:])]
-
-
-def _attempt(launch: LaunchFacts, after: LaunchFacts | None) -> dict[str, Any]:
+def _attempt(launch: LaunchFacts, lost: float) -> dict[str, Any]:
     first = launch.started.first_step if launch.started else None
     last = launch.progress.step if launch.progress else first
-    lost = 0.0
-    if after is not None and after.started and first is not None and last is not None and last > first:
-        # Steps take about the same time, so that the share of the steps is that of the time.
-        again = min(last - first, max(0, last - after.started.first_step))
-        lost = (launch.last - launch.begin) * again / (last - first)
     finished = launch.finished
     return {
         "number": launch.attempt,

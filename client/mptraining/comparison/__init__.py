@@ -7,7 +7,6 @@ from mptraining.comparison.quantities import (
     flattened,
     job_settings,
     keras_text,
-    metric_title,
     nested,
     step_seconds_direction,
 )
@@ -22,7 +21,6 @@ __all__ = [
     "flattened",
     "job_settings",
     "keras_text",
-    "metric_title",
     "nested",
     "side_by_side",
     "step_seconds_direction",

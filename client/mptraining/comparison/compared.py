@@ -20,7 +20,6 @@ from mptraining.comparison.quantities import (
     labels,
     latest,
     metric_names,
-    metric_title,
     named_settings,
     other_settings,
     outcome,
@@ -29,10 +28,10 @@ from mptraining.comparison.quantities import (
     speed_ratio,
     step_seconds_direction,
 )
-from mptraining.display.text import counted, duration, number, short_time, size
+from mptraining.display.text import counted, duration, number, readable, short_time, size
 from mptraining.runs import Run, load_run
 from mptraining_api.model import json_value
-from mptraining_api.problems import InvalidSpec, nearest
+from mptraining_api.problems import ArgumentPlace, InvalidSpec, nearest
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -47,6 +46,7 @@ MOST_COLUMNS = 4
 # Cells are broken beyond it.
 _CELL_WIDTH = 34
 _GAP = 2
+_METRICS, _SORT = ArgumentPlace("metrics=…", "--metric"), ArgumentPlace("sort=…", "--sort")
 _BEST, _DIFFERENT = "bold green", "bold"
 
 
@@ -228,7 +228,7 @@ class Comparison:
             )
             present = tuple(curve for curve in curves if curve.points)
             if present:
-                found.append(Panel(metric_title(name), present))
+                found.append(Panel(readable(name), present))
         return found
 
     def _row(self, column: str) -> Row:
@@ -238,7 +238,7 @@ class Comparison:
                 return row
         keys = [row.key for row in self.rows]
         step = nearest(column, keys) or f"Columns: {', '.join(keys)}."
-        raise InvalidSpec("sort", f"{column!r} is no column of this comparison", next_step=step)
+        raise InvalidSpec(_SORT, f"{column!r} is no column of this comparison", next_step=step)
 
 
 def table(comparison: Comparison, width: int) -> Group:
@@ -357,7 +357,7 @@ def _chosen(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[str]:
     for name in metrics:
         if name not in known:
             step = nearest(name, known) or f"Metrics: {', '.join(known) or 'none'}."
-            raise InvalidSpec("metric", f"no run has {name!r}", next_step=step)
+            raise InvalidSpec(_METRICS, f"no run has {name!r}", next_step=step)
     return list(dict.fromkeys(metrics))
 
 
@@ -378,7 +378,7 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
     per_step = step_seconds_direction(map(batch_size, runs))
     rows = [row("outcome", "outcome", map(outcome, runs))]
     rows += [
-        row(name, metric_title(name), [run.metrics.get(name) for run in runs], number, better_direction(name))
+        row(name, readable(name), [run.metrics.get(name) for run in runs], number, better_direction(name))
         for name in metrics
     ]
     rows += [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -62,10 +61,6 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
     validation = [name for name in names if name.startswith("val_")]
     chosen = sorted(validation or names, key=lambda name: better_direction(name) != "higher")
     return chosen + ["loss"] * (bool(validation) and "loss" in names)
-
-
-def metric_title(name: str) -> str:
-    return re.sub("^val_", "validation ", name).replace("_", " ")
 
 
 def better_direction(name: str) -> Better:

@@ -11,10 +11,10 @@ from mptraining.comparison import (
     better_direction,
     job_settings,
     keras_text,
-    metric_title,
     nested,
     step_seconds_direction,
 )
+from mptraining.display.text import readable
 from mptraining.runs.facts import Document, RunFacts
 from mptraining_api.model import json_value
 from mptraining_api.outcomes import run_state
@@ -203,4 +203,4 @@ def _metric_order(key: str) -> tuple[bool, str, bool]:
 
 def _metric_column(key: str) -> dict[str, Any]:
     which, _, name = key.partition(":")
-    return _column(key, f"{which} {metric_title(name)}", "number", better_direction(name))
+    return _column(key, f"{which} {readable(name)}", "number", better_direction(name))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from mptraining.display.text import number
+from mptraining.display.text import number, readable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,7 @@ def panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[Panel]:
         pair = [name for name in (title, f"val_{title}") if series.get(name)]
         curves = tuple(Curve(name, tuple(series[name]), style) for style, name in enumerate(pair))
         if curves:
-            charts.append(Panel(title.replace("_", " "), curves))
+            charts.append(Panel(readable(title), curves))
     return charts
 
 

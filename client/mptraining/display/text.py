@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -308,3 +309,9 @@ class PlainDisplay:
             return False
         self._shown[type(event)] = now
         return True
+
+
+def readable(name: str) -> str:
+    """Return the name of a metric or gauge for people: val_accuracy is validation accuracy, cpuPercent CPU percent."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", re.sub("^val_", "validation ", name).replace("_", " ")).lower()
+    return re.sub(r"\b(gpu|cpu|ram)\b", lambda match: match[0].upper(), words)

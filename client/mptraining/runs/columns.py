@@ -214,8 +214,8 @@ class Curves:
     seconds: Column = field(default_factory=lambda: _NONE)
     values: dict[str, Series] = field(default_factory=dict)
     steps_per_epoch: int | None = None
-    # Seconds of training whose steps were trained again.
-    lost_seconds: float = 0.0
+    # Of each launch, the seconds of training whose steps were trained again.
+    lost_seconds: tuple[float, ...] = ()
     total_seconds: float = 0.0
 
     def series(self, name: str, x: Axis = "step") -> tuple[Column, Column]:
@@ -258,7 +258,8 @@ def merge(launches: Sequence[Columns]) -> Curves:
                 keep[at], back[at] = False, np.inf
         elif (step := restart_step(event)) is not None:
             back[at] = min(back[at], step)
-    keep &= whole.step <= np.minimum.accumulate(back[::-1])[::-1][1:]
+    lost = whole.step > np.minimum.accumulate(back[::-1])[::-1][1:]
+    keep &= ~lost
     index = np.cumsum(keep) - 1
     values = {}
     for name, series in whole.values.items():
@@ -266,8 +267,9 @@ def merge(launches: Sequence[Columns]) -> Curves:
         if kept.any():
             values[name] = Series(index[series.at[kept]], series.values[kept])
     started = [launch.started for launch in launches if launch.started is not None]
-    # A point that counts no more took the time since the point before it.
-    took = np.diff(elapsed, prepend=0.0)
+    # A point took the time since the point before it.
+    took = [np.diff(launch.time, prepend=launch.begin).clip(min=0.0) for launch in launches]
+    ends = list(itertools.accumulate(map(len, took)))
     return Curves(
         time=whole.time[keep],
         step=whole.step[keep],
@@ -275,7 +277,9 @@ def merge(launches: Sequence[Columns]) -> Curves:
         seconds=elapsed[keep],
         values=values,
         steps_per_epoch=started[-1].steps_per_epoch if started else None,
-        lost_seconds=float(took[~keep].clip(min=0.0).sum()),
+        lost_seconds=tuple(
+            float(part[again].sum()) for part, again in zip(took, np.split(lost, ends[:-1]), strict=True)
+        ),
         total_seconds=past,
     )
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from mptraining.display.curves import kept_points
+from mptraining.display.text import readable
 from mptraining.runs.columns import GAUGE_NAMES, Axis, Column, Curves
 
 # Points of a curve: two for each of these pixels.
@@ -57,7 +58,7 @@ def sections(names: Collection[str], *, single: bool = False, together: bool = T
     titles = {series[0]: title for title, series in system.items() if series and (single or len(series) == 1)}
     charts = {
         section: [
-            {"title": titles.get(series[0]) or readable(series[0]), "names": series} for series in all_series if series
+            {"title": titles.get(series[0]) or label(series[0]), "names": series} for series in all_series if series
         ]
         for section, all_series in shown.items()
     }
@@ -69,10 +70,9 @@ def _apart(charts: Iterable[Iterable[str]]) -> list[list[str]]:
     return [[name] for series in charts for name in series]
 
 
-def readable(name: str) -> str:
-    """Return the name of a series for people: val_accuracy is validation accuracy, cpuPercent is CPU."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", re.sub("^val_", "validation ", name).replace("_", " ")).lower()
-    return re.sub(r"\b(gpu|cpu|ram)\b", lambda match: match[0].upper(), _UNIT.sub("", words))
+def label(name: str) -> str:
+    """Return the title of a series, of a gauge without the unit, which `unit` returns: cpuPercent is CPU."""
+    return _UNIT.sub("", readable(name)) if name in GAUGE_NAMES else readable(name)
 
 
 _UNITS = {
@@ -134,12 +134,12 @@ def chart(name: str, x: Axis, runs: Mapping[str, Curves], **options: Any) -> dic
         if name in curves.values:
             points = drawn(curves, name, x=x, shown=(x,), **options)
             drawn_runs.append({"run": run, "x": points[x], "y": points["y"], "index": points["index"]})
-    return {"name": name, "label": readable(name), "x": x, "unit": unit(name), "series": drawn_runs}
+    return {"name": name, "label": label(name), "x": x, "unit": unit(name), "series": drawn_runs}
 
 
 def whole_series(curves: Curves) -> dict[str, dict[str, Any]]:
     """Return all series of a run, as a chart without a range shows them."""
-    return {name: {"label": readable(name), "unit": unit(name), **drawn(curves, name)} for name in curves.values}
+    return {name: {"label": label(name), "unit": unit(name), **drawn(curves, name)} for name in curves.values}
 
 
 def numbers(values: Column) -> list[float | None]:

@@ -10,7 +10,7 @@ import pytest
 
 from mptraining.display.curves import kept_points
 from mptraining.runs.columns import Axis, Column, Curves, Series
-from mptraining.runs.series import PIXELS, chart, numbers, readable, sections, unit, whole_series
+from mptraining.runs.series import PIXELS, chart, label, numbers, sections, unit, whole_series
 
 
 def noisy(count: int, seed: int = 0) -> tuple[Column, Column]:
@@ -111,7 +111,8 @@ def test_a_run_and_a_comparison_have_charts_by_section() -> None:
 
 
 def test_names_and_units_of_series() -> None:
-    assert [readable(name) for name in ("val_top_k", "cpuPercent", "loss")] == ["validation top k", "CPU", "loss"]
+    shown = ("val_top_k", "cpuPercent", "error_percent")
+    assert [label(name) for name in shown] == ["validation top k", "CPU", "error percent"]
     # A metric may have the name of a unit.
     shown = ("diskReadBytesPerSecond", "stepSeconds", "inputBoundPercent", "examplesPerSecond", "myBytes")
     assert [unit(name) for name in shown] == ["bytes/s", "seconds", "percent", "examples/s", "number"]

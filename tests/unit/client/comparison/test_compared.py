@@ -110,7 +110,7 @@ def test_a_run_a_folder_and_a_job_can_be_compared(run_in: RunIn) -> None:
 def test_metrics_can_be_chosen(run_in: RunIn) -> None:
     folder = str(run_in("one"))
     assert [each.key for each in compare([folder], metrics=["loss"]).rows][:2] == ["outcome", "loss"]
-    with pytest.raises(InvalidSpec, match=r"metric: no run has 'val_acuracy'. Did you mean 'val_accuracy'"):
+    with pytest.raises(InvalidSpec, match=r"metrics=…: no run has 'val_acuracy'. Did you mean 'val_accuracy'"):
         compare([folder], metrics=["val_acuracy"])
 
 

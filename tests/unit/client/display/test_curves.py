@@ -60,11 +60,11 @@ def test_text_takes_the_colour_of_the_page_and_nothing_is_a_script() -> None:
 
 
 def test_training_and_validation_share_a_chart_and_gauges_are_drawn_if_they_change() -> None:
-    series = {"val_loss": [(1, 2.0)], "loss": [(1, 1.0)], "learning_rate": [(1, 0.1), (2, 0.2)]}
+    series = {"val_loss": [(1, 2.0)], "loss": [(1, 1.0)], "cpuTime_s": [(1, 0.1), (2, 0.2)]}
     charts = panels(series)
     assert [(panel.title, [curve.label for curve in panel.curves]) for panel in charts] == [
         ("loss", ["loss", "val_loss"]),
-        ("learning rate", ["learning_rate"]),
+        ("CPU time s", ["cpuTime_s"]),
     ]
     assert "<b>2</b>" in legend(charts[0].curves)
     gauges = {"learning_rate": [(1, 0.1), (2, 0.1)], "gradient_norm": [(1, 0.1), (2, 0.2)]}
