@@ -154,7 +154,7 @@ def test_compare_prints_a_table_json_and_a_page(run_in: RunIn, mptj: Mptj, tmp_p
     assert max(map(len, narrow.stdout.splitlines())) <= 60
     assert "validation loss" not in narrow.stdout
     wrong = mptj("compare", *folders, "--sort", "sede")
-    said = "mptj: sort: 'sede' is no column of this comparison. Did you mean 'seed'?\n"
+    said = "mptj: --sort: 'sede' is no column of this comparison. Did you mean 'seed'?\n"
     assert (wrong.returncode, wrong.stderr) == (2, said)
 
 
