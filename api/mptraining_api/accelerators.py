@@ -171,7 +171,7 @@ def _unknown(word: str) -> InvalidSpec:
     suggested = next((spellings[part] for part in lower.split("-") if part in spellings), None)
     # "gpu" and "tpu" name a kind, however close they are to "cpu" and "tpu7x".
     if suggested is None and lower.rstrip("s") not in ("gpu", "tpu"):
-        close = difflib.get_close_matches(lower, spellings, n=1, cutoff=0.6)
+        close = difflib.get_close_matches(lower, spellings, n=1, cutoff=0.5)
         suggested = spellings[close[0]] if close else None
     hint = f"Did you mean {suggested!r}? " if suggested else ""
     return InvalidSpec(TYPE, f"unknown accelerator {word!r}", next_step=f"{hint}{_known(lower)}")
