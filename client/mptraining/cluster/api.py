@@ -83,7 +83,7 @@ class ApiServer:
     def collection(
         self, resource: Resource, *, everywhere: bool = False, accept: str = WHOLE, **query: str
     ) -> tuple[list[Raw], str]:
-        """List all objects as `items`, with the resourceVersion from which `follow` continues."""
+        """List all objects as `items`, with the resourceVersion from which `watch` continues."""
 
         def get(query: Mapping[str, str]) -> Raw:
             return self._parsed("GET", "list", resource, query=query, everywhere=everywhere, accept=accept)
@@ -115,37 +115,24 @@ class ApiServer:
             body["preconditions"] = {"uid": uid}
         self._parsed("DELETE", "delete", resource, name, body=body)
 
-    def watch(self, resource: Resource, name: str, since: str, seconds: int = WATCH_SECONDS) -> Iterator[Raw]:
-        """Yield changes `{"type", "object"}` of one object after resourceVersion `since`, for at most `seconds`."""
-        query = {
-            "watch": "true",
-            "fieldSelector": f"metadata.name={name}",
-            "resourceVersion": since,
-            "timeoutSeconds": str(seconds),
-        }
-        for line in self._lines("watch", resource, "", "", query, read_seconds=seconds + READ_SECONDS):
-            yield json.loads(line)
-
-    def follow(
-        self, resource: Resource, since: str, *, everywhere: bool = False, seconds: int = WATCH_SECONDS
+    def watch(
+        self, resource: Resource, since: str, *, name: str = "", everywhere: bool = False, seconds: int = WATCH_SECONDS
     ) -> Iterator[Raw]:
-        """Yield changes `{"type", "object"}` of all objects after resourceVersion `since`, for at most `seconds`."""
-        query = {
-            "watch": "true",
-            "resourceVersion": since,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(seconds),
-        }
-        path = resource.path(None if everywhere else self.namespace)
-        with cluster_problems(self.request("watch", resource)):
-            for line in kubernetes_api.lines(self.api, path, query=query, read_seconds=seconds + READ_SECONDS):
-                yield json.loads(line)
+        """Yield changes `{"type", "object"}` after resourceVersion `since`, for at most `seconds`.
+
+        They are those of the object `name`, else of all objects, then with bookmarks.
+        """
+        objects = {"fieldSelector": f"metadata.name={name}"} if name else {"allowWatchBookmarks": "true"}
+        query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(seconds), **objects}
+        read_seconds = seconds + READ_SECONDS
+        for line in self._lines("watch", resource, query=query, everywhere=everywhere, read_seconds=read_seconds):
+            yield json.loads(line)
 
     def log(self, pod: str, *, container: str, follow: bool, **query: str) -> Iterator[str]:
         """Yield the lines of a container's log; `query` such as tailLines, timestamps, sinceTime."""
         query = {"container": container, "follow": "true" if follow else "false", **query}
         # With `follow` there is no read timeout: a program may print nothing for hours.
-        for line in self._lines("get", PODS, pod, "log", query, read_seconds=None if follow else READ_SECONDS):
+        for line in self._lines("get", PODS, pod, "log", query=query, read_seconds=None if follow else READ_SECONDS):
             yield line.decode("utf-8", errors="replace")
 
     def request(self, verb: str, resource: Resource, name: str = "", subresource: str = "") -> Request:
@@ -176,13 +163,14 @@ class ApiServer:
         self,
         verb: str,
         resource: Resource,
-        name: str,
-        subresource: str,
-        query: Mapping[str, str],
+        name: str = "",
+        subresource: str = "",
         *,
+        query: Mapping[str, str],
+        everywhere: bool = False,
         read_seconds: float | None,
     ) -> Iterator[bytes]:
-        path = resource.path(self.namespace, name, subresource)
+        path = resource.path(None if everywhere else self.namespace, name, subresource)
         with cluster_problems(self.request(verb, resource, name, subresource)):
             yield from kubernetes_api.lines(self.api, path, query=query, read_seconds=read_seconds)
 
@@ -197,7 +185,8 @@ def changes(server: ApiServer, resource: Resource, name: str, uid: str, seconds:
     if document["metadata"]["uid"] != uid:
         raise gone
     yield document
-    for change in server.watch(resource, name, str(document["metadata"]["resourceVersion"]), seconds):
+    since = str(document["metadata"]["resourceVersion"])
+    for change in server.watch(resource, since, name=name, seconds=seconds):
         if change["type"] == "DELETED":
             raise gone
         # The resourceVersion is too old; the next GET returns a current one.

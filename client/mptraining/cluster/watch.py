@@ -66,7 +66,7 @@ class ClusterWatch:
 
     def watch(self) -> None:
         """Take over changes until the API server ends the watch. Raises ClusterProblem."""
-        for change in self._server.follow(self._resource, self._version, everywhere=self._everywhere):
+        for change in self._server.watch(self._resource, self._version, everywhere=self._everywhere):
             if change["type"] == "ERROR":
                 self._list_again(int(change["object"].get("code") or 0), str(change["object"].get("message")))
                 return

@@ -33,7 +33,7 @@ class Server(ApiServer):
         self.requests.append("list")
         return self.items_listed, "10"
 
-    def follow(self, resource: Resource, since: str, *, everywhere: bool = False, seconds: int = 60) -> Iterator[Raw]:
+    def watch(self, resource: Resource, since: str, *, everywhere: bool = False, seconds: int = 60) -> Iterator[Raw]:
         self.requests.append(f"watch since {since}")
         yield from self.changes
         self.now += self.watch_seconds
