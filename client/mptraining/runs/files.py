@@ -96,7 +96,7 @@ def _regular_file(entry: os.DirEntry[str]) -> File | None:
 
 
 class BucketFiles:
-    """Files in a bucket: those of a listing that serves many run folders, or else documents and events, listed anew."""
+    """Files in a bucket: of a listing that serves many run folders, or else documents and events of a new one."""
 
     def __init__(self, folder: str, listed: Mapping[str, File] | None = None) -> None:
         self.folder = folder
@@ -108,7 +108,11 @@ class BucketFiles:
         documents = [storage.find(storage.join(self.folder, name)) for name in DOCUMENTS]
         events = storage.list_objects(storage.join(self.folder, run_folder.EVENTS))
         prefix = f"{self.folder.rstrip('/')}/"
-        return {each.uri.removeprefix(prefix): File(each.size, each.version) for each in (*documents, *events) if each}
+        return {
+            stored.uri.removeprefix(prefix): File(stored.size, stored.version)
+            for stored in (*documents, *events)
+            if stored
+        }
 
     def read(self, name: str, start: int, length: int) -> bytes:
         return storage.read_range(storage.join(self.folder, name), start, length)

@@ -40,7 +40,7 @@ def local_run_folders(
                 below = list(entries)
         except OSError:
             continue
-        names = {each.name for each in below}
+        names = {entry.name for entry in below}
         for name, folders in (others or {}).items():
             if name in names:
                 folders.append(folder)
@@ -49,9 +49,9 @@ def local_run_folders(
             continue
         if depth < DEPTH:
             waiting += [
-                (each.path, depth + 1)
-                for each in below
-                if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)
+                (entry.path, depth + 1)
+                for entry in below
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
             ]
 
 
@@ -60,14 +60,14 @@ def is_run(folder: str, names: set[str]) -> bool:
     if names & {run_folder.JOB, run_folder.RESULT}:
         return True
     try:
-        return any(each.endswith(".jsonl") for each in os.listdir(f"{folder}/{run_folder.EVENTS}"))  # noqa: PTH208
+        return any(name.endswith(".jsonl") for name in os.listdir(f"{folder}/{run_folder.EVENTS}"))  # noqa: PTH208
     except OSError:
         return False
 
 
 def bucket_run_folders(top: str) -> dict[str, dict[str, File]]:
     """Return the run folders at or below a gs:// URI with the files of each, by one listing. Raises Problem."""
-    objects = {each.uri: File(each.size, each.version) for each in storage.list_objects(top)}
+    objects = {stored.uri: File(stored.size, stored.version) for stored in storage.list_objects(top)}
     folders: dict[str, dict[str, File]] = {}
     for uri, file in objects.items():
         folder, part, name = _split(uri)

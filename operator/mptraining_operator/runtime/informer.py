@@ -222,11 +222,12 @@ class Reflector(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The version of the last event; empty: the watch begins with a list.
+        # The version of the last event.
         self._watched = ""
+        # Whether the watch begins with a list. A running one must end, too, when versions have gone back: the API
+        # server is silent until it reaches the one watched from.
+        self._list_first = True
         self._heard = 0.0
-        # Versions have gone back since the last list: the API server is silent until it reaches the one watched from.
-        self._outdated = False
         # The HTTP code of the last error, which is logged once.
         self._logged: int | None = None
         self._stopping = threading.Event()
@@ -234,13 +235,13 @@ class Reflector(Source):
 
     def start(self) -> None:
         """Start to watch from the version of the last list; without one, list first."""
-        self._watched = str(self.version or "")
+        self._watched, self._list_first = str(self.version), not self.version
         self._heard = self.clock()
         self._thread.start()
 
     def begin_again(self) -> None:
         """Begin again with a list, at the next event or after the silence."""
-        self._outdated = True
+        self._list_first = True
 
     def stop(self) -> None:
         """Stop before the next event; the thread may wait for it until the API server ends the watch."""
@@ -273,23 +274,22 @@ class Reflector(Source):
 
     def watch_once(self) -> None:
         """Watch until the API server ends the watch; list first if it no longer has the version. Raises ApiProblem."""
-        if self._outdated or not self._watched:
-            self._watched = ""
+        if self._list_first:
             self.relist(self)
             if self.problem is not None:
                 raise self.problem
-            self._watched, self._heard, self._outdated = str(self.version), self.clock(), False
+            self._watched, self._heard, self._list_first = str(self.version), self.clock(), False
         events = self.cluster.watch(self.stream.resource, self.namespace, self._watched, **self.stream.selectors)
         try:
             for line in events:
-                if self._stopping.is_set() or self._outdated:
+                if self._stopping.is_set() or self._list_first:
                     return
                 self._heard = self.clock()
                 self._take(_EVENT.decode(line))
                 self._logged = None
         except ApiProblem as problem:
             if problem.status in _NO_VERSION or self.clock() - self._heard > SILENT_SECONDS:
-                self._watched = ""
+                self.begin_again()
             raise
 
     def _heard_version(self, version: str) -> None:

@@ -329,7 +329,7 @@ class Pods(Lists):
         reflector = self.source(PODS)
         assert isinstance(reflector, Reflector)
         self.reflector = reflector
-        reflector._watched, reflector.version = "100", 100
+        reflector._watched, reflector.version, reflector._list_first = "100", 100, False
         api._versions = itertools.count(500)
 
     def _watch(self, resource: Resource, namespace: str | None, version: str, **selectors: str) -> Iterator[bytes]:
@@ -411,7 +411,7 @@ def test_after_a_minute_without_a_bookmark_the_resource_is_listed_and_a_restore_
 
 
 def test_a_restore_that_a_list_notices_begins_the_watches_again(api: Any, clock: Clock) -> None:
-    """The API server sends nothing up to the version that was watched from, and then goes on as if nothing was."""
+    """The API server sends nothing up to the version that was watched from, and then sends later changes alone."""
     pods = Pods(api, clock, [event("ADDED", raw_pod(version=130))], [event("MODIFIED", raw_pod(version=131))], [])
     pods.reflector.watch_once()
     api._versions = itertools.count(60)
