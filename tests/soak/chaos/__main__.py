@@ -1,6 +1,7 @@
 """Jobs run while operators are killed, API servers restarted, pods removed: each must end as planned.
 
 python -m tests.soak.chaos --seed 3 --kills 200     operators as processes, simulated pods; no cluster
+python -m tests.soak.chaos --kills 40 --kind        the cluster of `make cluster images`
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from tests.soak.chaos import report
 from tests.soak.chaos.control_plane import Servers
+from tests.soak.chaos.kind_cluster import KindCluster
 from tests.soak.chaos.run import Ran, run
 
 # Kills.
@@ -24,12 +26,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, help="times that an operator is killed (20)")
     parser.add_argument("--seed", type=int, help="another draw; one is made up and printed, the next round adds one")
+    parser.add_argument("--kind", action="store_true", help="on the cluster of `make cluster images`")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     rounds: list[Ran] = []
     for number, kills in enumerate(in_rounds(given.kills)):
-        with tempfile.TemporaryDirectory() as folder, Servers(Path(folder)) as servers:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            KindCluster() if given.kind else Servers(Path(folder)) as servers,
+        ):
             ran = run(servers, seed=seed + number, kills=kills, say=lambda line: print(line, flush=True))
             if ran.complaints:
                 print(servers.logs(), *ran.complaints, sep="\n", file=sys.stderr, flush=True)

@@ -21,12 +21,12 @@ from typing import Any, Self
 import yaml
 
 from tests.soak.chaos.calls import insisted
-from tests.soak.chaos.jobs import Stub
+from tests.soak.chaos.jobs import Stub, sweep, trials
 from tests.soak.chaos.record import ATTEMPT, JOB
 from tests.soak.chaos.schedule import Fault, Kind
 from tests.testbed import Behaviour, ControlPlane, Exit, Options, Run
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
-from tests.testbed.kubernetes.operator_namespace import JOBS, SETTINGS
+from tests.testbed.kubernetes.operator_namespace import JOBS, SETTINGS, SWEEPS
 from tests.testbed.kubernetes.rest import Refused, Rest
 from tests.testbed.nodes.pods import Pod
 from tests.testbed.processes import Server, free_ports
@@ -60,7 +60,7 @@ class Servers:
         self._folder = folder
         self._numbers = itertools.count(1)
         self._replicas: list[Replica] = []
-        self._stubs: dict[str, Stub] = {}
+        self._stubs = {stub.name: stub for stub in trials()}
         self._stack = ExitStack()
         # The counts of replicas that have ended.
         self._counted = 0
@@ -94,12 +94,17 @@ class Servers:
         self._stubs[stub.name] = stub
         self.rest.post(JOBS.format(NAMESPACE), stub.document())
 
+    def create_sweep(self) -> None:
+        self.rest.post(SWEEPS.format(NAMESPACE), sweep())
+
     def _behaviour(self, pod: Pod) -> Behaviour:
         stub = self._stubs[pod.labels[JOB]]
-        code = stub.code(int(pod.labels[ATTEMPT]), pod.index or 0)
+        attempt = int(pod.labels[ATTEMPT])
+        code = stub.code(attempt, pod.index or 0)
         if code is None:
             return Run(stop_after=_LEAVING)
-        return Exit(code, after=stub.seconds, stop_after=_LEAVING)
+        message = "" if code else stub.message(attempt)
+        return Exit(code, after=stub.seconds, message=message, stop_after=_LEAVING)
 
     # -- faults -------------------------------------------------------------------------------------------------
 
@@ -184,8 +189,7 @@ class Servers:
             return {}
         counts = re.findall(r"^mptraining_restarts_total\{[^}]*\} (\S+)$", text, re.M)
         replica.restarts, replica.asked = sum(int(float(each)) for each in counts), time.monotonic()
-        phases = re.findall(r'^mptraining_jobs\{phase="(\w+)"\} (\S+)$', text, re.M)
-        return {phase: int(float(count)) for phase, count in phases if float(count)}
+        return phases(text)
 
     def _bury(self, replica: Replica) -> None:
         """Keep the count of a replica that has ended."""
@@ -225,6 +229,12 @@ class Servers:
                 raise TimeoutError(f"no {what} after {_PATIENCE:.0f} s\n{self.logs()[-3000:]}")
             time.sleep(0.1)
         return found
+
+
+def phases(metrics: str) -> dict[str, int]:
+    """Return the jobs by phase of a replica's metrics."""
+    lines = re.findall(r'^mptraining_jobs\{phase="(\w+)"\} (\S+)$', metrics, re.M)
+    return {phase: int(float(count)) for phase, count in lines if float(count)}
 
 
 def _settings(port: int) -> dict[str, Any]:

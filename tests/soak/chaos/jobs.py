@@ -1,4 +1,4 @@
-"""The jobs of a chaos run: twenty whose workers only wait and exit as planned, and the planned end of each.
+"""The jobs of a chaos run: twenty and a sweep's four, whose workers wait and exit as planned, and each planned end.
 
 A worker's behaviour depends only on its attempt and index, so that a restart which a fault forces changes nothing about
 the end: an attempt that a fault hit is charged to the infrastructure, and the next one does what is planned for it.
@@ -6,6 +6,7 @@ the end: an attempt that a fault hit is charged to the infrastructure, and the n
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from mptraining_api.outcomes import Outcome
 from tests.testbed.kubernetes.operator_namespace import document
 
 COUNT = 20
+# The sweep of a run: the jobs of its trials are sweep-1 and so on.
+SWEEP, TRIALS = "sweep", 4
 # Chaos hits a job more often than any cluster does.
 _INFRASTRUCTURE_RETRIES = 1000
 # For which the workers of a job run.
@@ -66,6 +69,11 @@ class Stub:
     def behaviour(self) -> Behaviour:
         return BEHAVIOURS[self.kind]
 
+    def message(self, attempt: int) -> str:
+        """Return the termination log of a worker that has succeeded: the loss that a sweep reads."""
+        about = {"mptraining": 1, "kind": "Finished", "time": 0, "attempt": attempt, "incarnation": "stub", "worker": 0}
+        return json.dumps({**about, "reason": "Succeeded", "exitCode": 0, "message": "", "metrics": {"loss": 0.5}})
+
     @property
     def workers(self) -> int:
         return len(self.behaviour.codes[0])
@@ -84,10 +92,32 @@ class Stub:
         judged = self.behaviour.outcomes
         return judged[min(attempt, len(judged)) - 1]
 
-    def document(self) -> dict[str, Any]:
-        """Return the MPTrainingJob; its program is never run."""
+    def document(self, **spec: Any) -> dict[str, Any]:
+        """Return the MPTrainingJob with these sections; its program is never run."""
         policy = {"backoffLimit": self.behaviour.backoff_limit, "infrastructureRetries": _INFRASTRUCTURE_RETRIES}
-        return document(self.name, workers=self.workers, runPolicy=policy)
+        return document(self.name, workers=self.workers, runPolicy=policy, **spec)
+
+
+def trials() -> tuple[Stub, ...]:
+    """Return what the workers of the sweep's trials do."""
+    return tuple(Stub(f"{SWEEP}-{number}", "succeeds", 2.0) for number in range(1, TRIALS + 1))
+
+
+def sweep(**spec: Any) -> dict[str, Any]:
+    """Return the MPTrainingSweep: four trials, two at a time, of a job with these sections."""
+    document = trials()[0].document(**spec)
+    return {
+        **document,
+        "kind": "MPTrainingSweep",
+        "metadata": {"name": SWEEP},
+        "spec": {
+            "objective": {"metric": "loss", "direction": "Minimize"},
+            "algorithm": {"name": "Random", "seed": 5},
+            "parameters": [{"path": "training.batchSize.global", "int": {"low": 32, "high": 512, "step": 32}}],
+            "trials": {"max": TRIALS, "parallel": 2},
+            "job": document["spec"],
+        },
+    }
 
 
 def draw(seed: int) -> tuple[Stub, ...]:

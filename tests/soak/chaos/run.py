@@ -10,10 +10,11 @@ from functools import partial
 from tests.soak.chaos import jobs
 from tests.soak.chaos.calls import insisted, listed
 from tests.soak.chaos.control_plane import NAMESPACE, Servers
+from tests.soak.chaos.kind_cluster import KindCluster
 from tests.soak.chaos.record import JobSeen, Recorder, owner
 from tests.soak.chaos.schedule import Fault, draw
 from tests.soak.chaos.verdict import Evidence, Left, complaints
-from tests.testbed.kubernetes.operator_namespace import JOBS
+from tests.testbed.kubernetes.operator_namespace import JOBS, SWEEPS
 
 # The objects that a job leaves behind.
 _COLLECTIONS = {
@@ -47,13 +48,14 @@ class Ran:
     seconds: float
 
 
-def run(servers: Servers, *, seed: int, kills: int, say: Callable[[str], None]) -> Ran:
+def run(servers: Servers | KindCluster, *, seed: int, kills: int, say: Callable[[str], None]) -> Ran:
     """Inject the seed's faults while the jobs run, wait for their ends, and judge."""
     began = time.monotonic()
-    stubs, faults = jobs.draw(seed), draw(seed, kills)
+    stubs, trials, faults = jobs.draw(seed), jobs.trials(), draw(seed, kills)
     hit = []
     with Recorder(servers.rest, NAMESPACE, clock=time.monotonic) as recorder:
         made = 0
+        insisted(servers.create_sweep)
         for number, fault in enumerate(faults, start=1):
             due = min(len(stubs), -(-number * len(stubs) // max(1, int(len(faults) * _MADE_WITHIN))))
             for stub in stubs[made:due]:
@@ -63,13 +65,14 @@ def run(servers: Servers, *, seed: int, kills: int, say: Callable[[str], None]) 
             servers.revive()
             hit.append(servers.inject(fault))
             say(f"{time.monotonic() - began:6.1f} s  {number} of {len(faults)}: {fault.kind}")
-        _wait_for_ends(servers, recorder, {stub.name for stub in stubs})
+        _wait_for_ends(servers, recorder, {stub.name for stub in (*stubs, *trials)})
         say(f"{time.monotonic() - began:6.1f} s  all jobs have ended, or were waited for long enough")
-        phases = _heard(servers, recorder)
+        sweep, phases = _sweep(servers), _heard(servers, recorder)
         steps, left = recorder.steps, tuple(_there(servers))
         remains = _without_jobs(servers)
     evidence = Evidence(
-        planned=stubs,
+        planned=(*stubs, *trials),
+        sweep=sweep,
         steps=steps,
         hit=frozenset(filter(None, hit)),
         left=left,
@@ -89,7 +92,7 @@ def ended(recorder: Recorder) -> dict[str, str]:
     return {each.name: each.phase for each in seen if isinstance(each, JobSeen) and each.finished}
 
 
-def _wait_for_ends(servers: Servers, recorder: Recorder, names: Iterable[str]) -> None:
+def _wait_for_ends(servers: Servers | KindCluster, recorder: Recorder, names: Iterable[str]) -> None:
     """Wait for all ends; a job that does not end is a complaint of the verdict."""
     wanted, until = set(names), time.monotonic() + _TO_END
     while not wanted <= ended(recorder).keys() and time.monotonic() < until:
@@ -97,20 +100,31 @@ def _wait_for_ends(servers: Servers, recorder: Recorder, names: Iterable[str]) -
         servers.revive()
 
 
-def _heard(servers: Servers, recorder: Recorder) -> dict[str, int]:
+def _sweep(servers: Servers | KindCluster) -> tuple[str, ...]:
+    """Return phase and trials of the sweep: its end, or what it is a moment after the last job's."""
+    path, until = f"{SWEEPS.format(NAMESPACE)}/{jobs.SWEEP}", time.monotonic() + _TO_HEAR
+    while True:
+        status = (insisted(partial(servers.rest.get, path)) or {}).get("status", {})
+        if "completionTime" in status or time.monotonic() > until:
+            trials = (f"{trial['job']} {trial['state']}" for trial in status.get("trials", ()))
+            return (status.get("phase", ""), *trials)
+        time.sleep(0.5)
+        servers.revive()
+
+
+def _heard(servers: Servers | KindCluster, recorder: Recorder) -> dict[str, int]:
     """Return the leader's jobs by phase, a moment after the last end: its watch is a separate one."""
     until = time.monotonic() + _TO_HEAR
     while True:
         servers.revive()
         phases = servers.phases()
-        if sum(phases.get(each, 0) for each in ("Succeeded", "Failed")) >= len(ended(recorder)):
-            return phases
-        if time.monotonic() > until:
+        heard = sum(phases.get(phase, 0) for phase in ("Succeeded", "Failed"))
+        if heard >= len(ended(recorder)) or time.monotonic() > until:
             return phases
         time.sleep(0.2)
 
 
-def _there(servers: Servers) -> Iterable[Left]:
+def _there(servers: Servers | KindCluster) -> Iterable[Left]:
     for kind, path in _COLLECTIONS.items():
         for raw in listed(partial(servers.rest.get, path.format(NAMESPACE))):
             metadata = raw["metadata"]
@@ -118,11 +132,11 @@ def _there(servers: Servers) -> Iterable[Left]:
                 yield Left(kind, metadata["name"], metadata["uid"], owner(raw))
 
 
-def _without_jobs(servers: Servers) -> tuple[Left, ...]:
-    """Delete all jobs; return the objects that are not deleted with them in time."""
-    path = JOBS.format(NAMESPACE)
-    for raw in listed(partial(servers.rest.get, path)):
-        insisted(partial(servers.rest.delete, f"{path}/{raw['metadata']['name']}"))
+def _without_jobs(servers: Servers | KindCluster) -> tuple[Left, ...]:
+    """Delete the sweep and all jobs; return the objects that are not deleted with them in time."""
+    for path in (SWEEPS.format(NAMESPACE), JOBS.format(NAMESPACE)):
+        for raw in listed(partial(servers.rest.get, path)):
+            insisted(partial(servers.rest.delete, f"{path}/{raw['metadata']['name']}"))
     until = time.monotonic() + _TO_GO
     while (remains := tuple(_there(servers))) and time.monotonic() < until:
         time.sleep(0.2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from mptraining_api import outcomes
 from mptraining_api.outcomes import Budget
-from tests.soak.chaos.jobs import Stub
+from tests.soak.chaos.jobs import Stub, trials
 from tests.soak.chaos.record import ChildSeen, JobSeen, PodSeen, Seen, Step
 
 # Permitted outcomes of an attempt that a fault hit: which one depends on the first observer.
@@ -33,9 +33,10 @@ class Evidence:
     """The observations of a whole run. Times are of one clock, the recorder's.
 
     `hit`: the uids of pods that a fault ended. `left`: the objects in the namespace when all jobs have ended, `remains`
-    those after the jobs' deletion. `counted`: restarts that all replicas together had counted when they were last read;
-    `blind`: times in which a replica may have counted without being read again, or may have missed that its write was
-    accepted. `phases`: the last leader's jobs by phase.
+    those after the jobs' deletion. `counted`: restarts that all replicas together had counted when they were last read,
+    None if nobody could ask; `blind`: times in which a replica may have counted without being read again, or may have
+    missed that its write was accepted. `phases`: the last leader's jobs by phase. `sweep`: the phase of the sweep, then
+    job and state of each trial.
     """
 
     planned: tuple[Stub, ...]
@@ -43,15 +44,24 @@ class Evidence:
     hit: frozenset[str] = frozenset()
     left: tuple[Left, ...] = ()
     remains: tuple[Left, ...] = ()
-    counted: int = 0
+    counted: int | None = None
     blind: tuple[tuple[float, float], ...] = ()
     phases: Mapping[str, int] = field(default_factory=dict)
+    sweep: tuple[str, ...] = ()
 
 
 def complaints(evidence: Evidence) -> tuple[str, ...]:
     """Return all violations of the rules; one line each."""
     rules = (
-        *(ends_as_written, one_child_each, never_two_at_once, counters_fit, final_is_final, nothing_orphaned),
+        *(
+            ends_as_written,
+            trials_as_written,
+            one_child_each,
+            never_two_at_once,
+            counters_fit,
+            final_is_final,
+            nothing_orphaned,
+        ),
         restarts_counted,
     )
     return tuple(line for rule in rules for line in rule(evidence))
@@ -77,6 +87,15 @@ def ends_as_written(evidence: Evidence) -> Iterator[str]:
                     expected |= _AFTER_FAULT
                 if outcome not in expected:
                     yield f"{stub.name}: attempt {number} was judged {outcome}, not {' or '.join(sorted(expected))}"
+
+
+def trials_as_written(evidence: Evidence) -> Iterator[str]:
+    """The sweep has ended with its four trials, each by one job; nobody created a job that is not planned."""
+    expected = ("Succeeded", *(f"{stub.name} Succeeded" for stub in trials()))
+    if evidence.sweep != expected:
+        yield f"the sweep ended as {', '.join(evidence.sweep)}, not as {', '.join(expected)}"
+    for name in sorted(last_seen(evidence).keys() - {stub.name for stub in evidence.planned}):
+        yield f"{name}: a job that is not planned"
 
 
 def one_child_each(evidence: Evidence) -> Iterator[str]:
@@ -170,7 +189,7 @@ def restarts_counted(evidence: Evidence) -> Iterator[str]:
     last = last_seen(evidence)
     restarts = sum(max(0, job.attempt - 1) for job in last.values())
     unsure = sum(any(began <= at <= end for began, end in evidence.blind) for at in _restart_times(evidence))
-    if not restarts - unsure <= evidence.counted <= restarts:
+    if evidence.counted is not None and not restarts - unsure <= evidence.counted <= restarts:
         yield (
             f"mptraining_restarts_total: the replicas counted {evidence.counted}, "
             f"the record has {restarts}, {unsure} of them when nobody could ask"

@@ -27,6 +27,7 @@ from tests.testbed.nodes.pods import Pod
 from tests.testbed.processes import Server
 
 JOBS = "/apis/mptraining.dev/v1alpha1/namespaces/{}/mptrainingjobs"
+SWEEPS = JOBS.replace("mptrainingjobs", "mptrainingsweeps")
 
 
 def with_default(**fields: Any) -> dict[str, Any]:

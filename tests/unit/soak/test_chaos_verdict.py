@@ -12,6 +12,7 @@ from tests.soak.chaos.record import Change, ChildSeen, JobSeen, PodSeen, Seen, S
 from tests.soak.chaos.verdict import Evidence, Left, complaints, doubled
 
 ODD, PAIR = Stub("odd", "fails-once", 1.0), Stub("pair", "pair", 1.0)
+SWEEP = ("Succeeded", *(f"sweep-{number} Succeeded" for number in (1, 2, 3, 4)))
 Story = list[Seen]
 
 
@@ -55,6 +56,7 @@ def evidence(story: Story = STORY) -> Evidence:
         left=LEFT,
         counted=1,
         phases={"Succeeded": 2},
+        sweep=SWEEP,
     )
 
 
@@ -143,6 +145,8 @@ CHANGED: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     "a job in another phase": (
         lambda good: replace(good, phases={"Succeeded": 1, "Running": 1}), "mptraining_jobs: the leader tells"
     ),
+    "a trial too few": (lambda good: replace(good, sweep=SWEEP[:-1]), "the sweep ended as Succeeded, sweep-1"),
+    "a job too many": (lambda good: replace(good, planned=(ODD,)), "pair: a job that is not planned"),
 }  # fmt: skip
 
 
