@@ -190,7 +190,7 @@ def test_the_changes_of_one_list_are_one_moment() -> None:
     """After an outage the order in a list says nothing: the old gang has gone when the new one is there."""
     before = Step(0.0, (Change(pod("odd", 1, "Running")),))
     told = Step(1.0, (Change(pod("odd", 2, "Pending")), Change(pod("odd", 1, "Failed"))))
-    good = Evidence(planned=(), steps=(before, told))
+    good = Evidence(planned=(), steps=(before, told), sweep=SWEEP)
     assert complaints(good) == ()
     gone = Step(1.0, (Change(pod("odd", 2, "Pending")), Change(pod("odd", 1, "Running"), gone=True)))
     assert complaints(replace(good, steps=(before, gone))) == ()
