@@ -40,4 +40,4 @@ def test_every_job_ends_as_it_is_written_whatever_happens(control_plane_servers:
     assert "Traceback" not in logs
     table = report.table([ran], seed=SEED)
     assert f"| operator killed (SIGKILL) | {KILLS} |" in table
-    assert "| jobs | 20: 6 Failed, 14 Succeeded |" in table
+    assert "| jobs | 24: 6 Failed, 18 Succeeded |" in table

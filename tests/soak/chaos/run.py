@@ -24,8 +24,8 @@ _COLLECTIONS = {
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
 }
-# What the jobs of a namespace share stays, and what every namespace has.
-_SHARED = frozenset({"mptraining-workers", "kube-root-ca.crt"})
+# What the jobs of a namespace share stays, and what every namespace has, and the workers of KindCluster.
+_SHARED = frozenset({"mptraining-workers", "kube-root-ca.crt", "stub"})
 # Seconds within which jobs without further faults end, children are deleted after their jobs, and the leader sees the
 # last end.
 _TO_END, _TO_GO, _TO_HEAR = 400.0, 180.0, 60.0

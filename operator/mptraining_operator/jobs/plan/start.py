@@ -63,6 +63,11 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
     status = (waits.status or status).model_copy(update={"workers": workers})
     return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
 
+_OLDER_OPERATOR = (
+    "an older operator started the job, and this one cannot continue it: delete the job and create it again; "
+    "its training continues from the checkpoints in spec.output.uri"
+)
+
 
 def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
     """Start a job that has no attempt yet, or fail it if its spec is invalid."""
@@ -125,6 +130,9 @@ def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | No
         return charge_budget(snapshot, status, deadline.outcome, deadline.message, now)
     if now < due:
         return Plan(wake_at=deadline.at if deadline else due)
+    if snapshot.lookups.job_text == "" and not status.resolved:
+        # What the job was resolved to is unknown, and its spec may have had fields that this version drops.
+        return _invalid(snapshot, status, _OLDER_OPERATOR, now)
     job = _frozen(snapshot)
     if isinstance(job, Plan):
         return job

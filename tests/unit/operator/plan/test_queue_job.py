@@ -9,7 +9,7 @@ import pytest
 
 from mptraining_api import outcomes
 from mptraining_api.resolve.resolve import ClusterSettings
-from mptraining_api.status import Attempt, JobStatus, Phase
+from mptraining_api.status import Attempt, Decision, JobStatus, Phase
 from mptraining_operator.jobs.place_in_queue import status_changes
 from mptraining_operator.jobs.plan import conditions
 from mptraining_operator.jobs.plan.actions import (
@@ -32,9 +32,14 @@ PLACE = SeenBatchJob("flowers-queue", "place", "uid", -1, NOW, "{}", parallelism
 ADMITTED = dataclasses.replace(PLACE, suspended=False)
 FIRST = SeenBatchJob("flowers-1", "job-1", "uid", 1, NOW, queue_uid="place", parallelism=2, active=2, ready=2)
 WORKER = SeenPod("flowers-1-0", "pod", "uid", "job-1", 1, 0, "Running")
-RUNNING = conditions.with_running(
-    JobStatus(current_attempt=1, attempts=[Attempt(number=1, start_time="2026-01-01T00:00:00Z")], workers=2), "", NOW, 1
+RESOLVED = [Decision(decision="image", value="trainer:test", reason="from the runtime default")]
+STARTED = JobStatus(
+    current_attempt=1,
+    attempts=[Attempt(number=1, start_time="2026-01-01T00:00:00Z")],
+    workers=2,
+    resolved=RESOLVED,
 )
+RUNNING = conditions.with_running(STARTED, "", NOW, 1)
 
 
 def snapshot(*, spec: dict[str, Any] | None = None, **parts: Any) -> Snapshot:
@@ -216,8 +221,7 @@ def test_a_place_that_is_being_deleted_has_no_deadline() -> None:
 
 @pytest.mark.parametrize(("ran", "waited"), [(False, 30), (True, None)])
 def test_a_preemption_before_the_first_step_keeps_the_pending_timeout(ran: bool, waited: int | None) -> None:
-    first = Attempt(number=1, start_time="2026-01-01T00:00:00Z")
-    pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
+    pending = STARTED.model_copy(update={"phase": Phase.PENDING})
     status = RUNNING if ran else pending
     found = plan(snapshot(status=status, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
     assert found is not None
@@ -226,8 +230,7 @@ def test_a_preemption_before_the_first_step_keeps_the_pending_timeout(ran: bool,
 
 def test_the_pending_timeout_counts_on_after_a_preemption() -> None:
     spec = {"runPolicy": {"pendingTimeoutSeconds": 100}}
-    first = Attempt(number=1, start_time="2026-01-01T00:00:00Z")
-    pending = JobStatus(current_attempt=1, attempts=[first], workers=2, phase=Phase.PENDING)
+    pending = STARTED.model_copy(update={"phase": Phase.PENDING})
     preempted = plan(snapshot(spec=spec, status=pending, queue_job=PLACE, batch_jobs=(FIRST,)), NOW + 30).status
     place, again = dataclasses.replace(ADMITTED, uid="place"), NOW + 5000
     frozen = Lookups(job_text="")
