@@ -106,8 +106,9 @@ def _sweep(servers: Servers | KindCluster) -> tuple[str, ...]:
     while True:
         status = (insisted(partial(servers.rest.get, path)) or {}).get("status", {})
         if "completionTime" in status or time.monotonic() > until:
-            trials = (f"{trial['job']} {trial['state']}" for trial in status.get("trials", ()))
-            return (status.get("phase", ""), *trials)
+            trials = status.get("trials", ())
+            states = (" ".join(filter(None, map(trial.get, ("job", "state", "message")))) for trial in trials)
+            return (status.get("phase", ""), *states)
         time.sleep(0.5)
         servers.revive()
 
