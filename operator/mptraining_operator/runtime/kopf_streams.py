@@ -132,16 +132,16 @@ class KopfStreams:
         # kopf begins with a list, and lists again only after its watch ended with an error.
         listing = True
 
-        async def handle(event: Any, type: str | None, **_: Any) -> None:
+        async def handle(event: Any, **_: Any) -> None:
             nonlocal listing
             self._metrics.watch_event(stream.resource.plural)
-            if type is None and not listing:
-                self._metrics.count_watch_restart(stream.resource.plural)
-            # What such a list lacks was deleted, which kopf does not report.
-            if type is None:
+            if event["type"] is None:
+                if not listing:
+                    self._metrics.count_watch_restart(stream.resource.plural)
+                # What such a list lacks was deleted, which kopf does not report.
                 self._informer.request_list()
-            listing = type is None
-            receive(stream, type, event["object"])
+            listing = event["type"] is None
+            receive(stream, event["type"], event["object"])
 
         return handle
 

@@ -166,7 +166,7 @@ def refused(refusal: Refusal, phase: Phase, namespace: str) -> Wait:
 
 
 def with_wait(
-    snapshot: Snapshot, status: JobStatus, wait: Wait, now: float, type: Literal["Normal", "Warning"] = "Normal"
+    snapshot: Snapshot, status: JobStatus, wait: Wait, now: float, event_type: Literal["Normal", "Warning"] = "Normal"
 ) -> Plan:
     """Return the plan of a job that waits before its next attempt: its status, and an Event for a new reason."""
     before = conditions.condition(status, "Running")
@@ -174,7 +174,7 @@ def with_wait(
         status = conditions.with_resumed(status, now, snapshot.generation)
     after = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
     new = wait.reason != "Starting" and (before is None or before.reason != wait.reason)
-    return Plan(status=after, event_records=(EventRecord(wait.reason, wait.message, type),) if new else ())
+    return Plan(status=after, event_records=(EventRecord(wait.reason, wait.message, event_type),) if new else ())
 
 
 def retry_at(refusal: Refusal, began: float) -> float:
