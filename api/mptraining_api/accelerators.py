@@ -21,7 +21,6 @@ TOPOLOGY = "spec.accelerator.topology"
 COUNT = "spec.accelerator.countPerWorker"
 PROVISIONING = "spec.accelerator.provisioning"
 PARTITION = "spec.accelerator.partition"
-PROVISIONING = "spec.accelerator.provisioning"
 
 # GKE: slices of up to 64 chips have sides of 2 or 4, except for the smallest, 2x2x1 on one machine.
 _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
@@ -237,6 +236,6 @@ def _topology_instead(accelerator: AcceleratorType, topology: str) -> str:
 
 def nearest_topologies(accelerator: AcceleratorType, topology: str, count: int = 8) -> list[str]:
     """Return at most `count` topologies of the accelerator, nearest in number of chips, in the catalogue's order."""
-    wanted = chips(topology)
-    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(wanted, 1))))[:count]
+    total = chips(topology)
+    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(total, 1))))[:count]
     return [name for name in accelerator.topologies if name in close]

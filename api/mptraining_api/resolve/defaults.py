@@ -36,13 +36,13 @@ def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining,
         epochs = 1
         decided("epochs", "1", "neither epochs nor totalSteps is given: one pass shows that the job works")
     if application:
-        own = "a classifier over integer labels"
+        because = "a classifier over integer labels"
         if written.optimizer is None:
             decided("optimizer", "Adam, learning rate 0.001", "Keras' default for a model by name")
         if written.loss is None:
-            decided("loss", f"{LOSS.class_name}(from_logits=True)", own)
+            decided("loss", f"{LOSS.class_name}(from_logits=True)", because)
         if written.metrics is None:
-            decided("metrics", METRICS[0].class_name, own)
+            decided("metrics", METRICS[0].class_name, because)
     metrics = METRICS if application else None
     repeatable, repeatable_choice = deterministic(spec, devices)
     choices.append(repeatable_choice)

@@ -81,8 +81,8 @@ def _ended(about: Observation, trial: Trial, job: TrialJob) -> Trial:
     if value is None or not math.isfinite(value):
         known = ", ".join(sorted(job.metrics)) or "nothing"
         missing = f"its job reports no {metric}, but {known}"
-        found = missing if value is None else f"{metric} is {value}"
-        return failed_trial(trial, found, job.completion or about.now)
+        cause = missing if value is None else f"{metric} is {value}"
+        return failed_trial(trial, cause, job.completion or about.now)
     if about.search_changed and early_stopping(about.sweep.spec):
         # The epochs of its rung follow from the job as it was. The rung ends when that is restored.
         return trial.model_copy(update={"objective": value, "message": None})
