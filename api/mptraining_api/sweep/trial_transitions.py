@@ -37,10 +37,6 @@ class Observation:
     def name(self) -> str:
         return self.sweep.metadata.name
 
-    @property
-    def generation(self) -> int:
-        return self.sweep.metadata.generation or 0
-
 
 def trial_after_job(about: Observation, trial: Trial) -> Trial:
     """Return the trial after what its job shows."""

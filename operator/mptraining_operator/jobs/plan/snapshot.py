@@ -38,7 +38,6 @@ class SeenPod:
     index: int
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
     node: str = ""
-    ready: bool = False
     # When its grace period ends; None if it is not being deleted.
     deletion: float | None = None
     # The reason and time of the condition DisruptionTarget.

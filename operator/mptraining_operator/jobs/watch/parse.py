@@ -238,7 +238,6 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         index=_number(metadata.labels.completion_index),
         phase=_phase(status.phase),
         node=sys.intern(raw.spec.node_name or ""),
-        ready=conditions.get("Ready", _NO_CONDITION).status == "True",
         deletion=optional_time(metadata.deletion_timestamp),
         disruption=(disruption.reason or "DisruptionTarget") if disrupted else "",
         disrupted_at=optional_time(disruption.last_transition_time) if disrupted else None,
