@@ -109,28 +109,16 @@ RESIZE_SECONDS = 600
 class ResolvedRunPolicy(Model):
     """Limits in seconds and numbers of retries; None means no limit."""
 
-    backoff_limit: int
-    infrastructure_retries: int
-    active_deadline_seconds: int | None
-    pending_timeout_seconds: int
-    progress_deadline_seconds: int | None
-    resize_seconds: int
-    ttl_seconds_after_finished: int | None
+    backoff_limit: int = BACKOFF_LIMIT
+    infrastructure_retries: int = INFRASTRUCTURE_RETRIES
+    active_deadline_seconds: int | None = None
+    pending_timeout_seconds: int = PENDING_TIMEOUT
+    progress_deadline_seconds: int | None = None
+    resize_seconds: int = RESIZE_SECONDS
+    ttl_seconds_after_finished: int | None = None
 
 
 def resolve_run_policy(written: RunPolicy | None) -> ResolvedRunPolicy:
     """Return the run policy with its defaults."""
-    policy = written or RunPolicy()
-
-    def given(value: int | None, default: int) -> int:
-        return default if value is None else value
-
-    return ResolvedRunPolicy(
-        backoff_limit=given(policy.backoff_limit, BACKOFF_LIMIT),
-        infrastructure_retries=given(policy.infrastructure_retries, INFRASTRUCTURE_RETRIES),
-        active_deadline_seconds=policy.active_deadline_seconds,
-        pending_timeout_seconds=given(policy.pending_timeout_seconds, PENDING_TIMEOUT),
-        progress_deadline_seconds=policy.progress_deadline_seconds,
-        resize_seconds=given(policy.resize_seconds, RESIZE_SECONDS),
-        ttl_seconds_after_finished=policy.ttl_seconds_after_finished,
-    )
+    given = {} if written is None else written.model_dump(exclude={"suspend"}, exclude_none=True)
+    return ResolvedRunPolicy(**given)
