@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from mptraining_api.status import EventRecord, format_time, parse_time
+from mptraining_api.status import EventRecord, format_time, is_true, parse_time
 from mptraining_api.sweep import conditions, defaults, proposals
 from mptraining_api.sweep.actions import (
     Action,
@@ -54,7 +54,7 @@ def plan(
     status = status or SweepStatus()
     if sweep.metadata.deletion_timestamp is not None:
         return SweepPlan(status)
-    if conditions.is_finished(status):
+    if is_true(status, "Finished"):
         return _after_end(sweep, status, jobs, now)
     generation = sweep.metadata.generation or 0
     if invalid is not None and status.start_time is None:

@@ -13,39 +13,26 @@ from mptraining_api.status import (
     ATTEMPTS_KEPT,
     CONDITION_TYPES,
     Attempt,
-    Condition,
     ConditionType,
     JobStatus,
     Phase,
-    conditions_with,
+    condition,
     format_time,
+    is_true,
     parse_time,
     truncated,
+    with_condition,
 )
 from mptraining_operator.jobs.plan.actions import StartAttempt
 
-
-def condition(status: JobStatus, kind: ConditionType) -> Condition | None:
-    return next((condition for condition in status.conditions or () if condition.type == kind), None)
-
-
-def is_true(status: JobStatus, kind: ConditionType) -> bool:
-    current = condition(status, kind)
-    return current is not None and current.status == "True"
+# Those of every status.
+__all__ = ["condition", "is_true", "with_condition"]
 
 
 def transition_time(status: JobStatus, kind: ConditionType) -> float | None:
     """Return the condition's lastTransitionTime, or None if the condition was never written."""
     current = condition(status, kind)
     return None if current is None else parse_time(current.last_transition_time)
-
-
-def with_condition(
-    status: JobStatus, kind: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
-) -> JobStatus:
-    """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    conditions = conditions_with(status.conditions, kind, value, reason, message, now, generation)
-    return status.model_copy(update={"conditions": conditions})
 
 
 def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
