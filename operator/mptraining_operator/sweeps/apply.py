@@ -14,14 +14,13 @@ from typing import Any
 import msgspec
 
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw, Resource
-from mptraining_api.spec import API_VERSION
 from mptraining_api.status import EventRecord, format_time
 from mptraining_api.sweep.actions import Action, CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.jobs.apply import status_changes
 from mptraining_operator.jobs.children import NamespaceDeleted, NotCreated, create_child
-from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.job_objects import Owner, owner_reference
 from mptraining_operator.jobs.watch import api_objects
 from mptraining_operator.jobs.watch import parse as parse_jobs
 from mptraining_operator.jobs.watch.cache import Cache
@@ -203,13 +202,6 @@ class SweepApplier:
 
 def _owned(document: Mapping[str, Any], sweep: StoredSweep) -> dict[str, Any]:
     """Return the trial's job with the sweep as its owner, so that Kubernetes deletes it with the sweep."""
-    reference = {
-        "apiVersion": API_VERSION,
-        "kind": SWEEP_KIND,
-        "name": sweep.key.name,
-        "uid": sweep.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    metadata = {**document["metadata"], "namespace": sweep.key.namespace, "ownerReferences": [reference]}
+    references = [owner_reference(SWEEP_KIND, sweep.key.name, sweep.uid)]
+    metadata = {**document["metadata"], "namespace": sweep.key.namespace, "ownerReferences": references}
     return {**document, "metadata": metadata}
