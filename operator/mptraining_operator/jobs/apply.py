@@ -185,8 +185,8 @@ class Applier:
             gang = pod_groups.choose(
                 action.job.scheduling or Scheduling(),
                 attempt.workers,
-                coscheduling=settings.coscheduling,
-                volcano=settings.volcano,
+                coscheduling=settings.gangs.coscheduling,
+                volcano=settings.gangs.volcano,
                 serves=self._serves,
             )
         # Built before any creation, so that an invalid pod template leaves no children.
@@ -246,7 +246,7 @@ class Applier:
             seen.attempt,
             workers=seen.parallelism,
             queue=(annotations or {}).get(pod_groups.VOLCANO_QUEUE, ""),
-            priority=scheduling.priority_class_name or self.pod_settings(owner, job).priority_class_name or "",
+            priority=scheduling.priority_class_name or self.pod_settings(owner, job).runtime.priority_class_name or "",
         )
         create_child(self.cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self.cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
