@@ -44,7 +44,6 @@ class Resource:
 
     @property
     def prefix(self) -> str:
-        """The path of the group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:

@@ -237,7 +237,6 @@ class JobStatus(Model):
     progress: Progress | None = Field(None, description="Progress of training.")
 
     def resolved_value(self, decision: str) -> str | None:
-        """Return the value of that decision; None if the job has none."""
         return next((choice.value for choice in self.resolved or () if choice.decision == decision), None)
 
     @property

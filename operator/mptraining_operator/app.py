@@ -37,7 +37,6 @@ WORKERS = 8
 
 
 def limits(settings: OperatorSettings, identity: Identity) -> Limits:
-    """Return the settings that plans depend on."""
     return Limits(
         cluster=settings.cluster(),
         gang_release=settings.gang_release_seconds,

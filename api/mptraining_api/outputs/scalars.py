@@ -72,7 +72,6 @@ class ScalarSeries:
         self._validated_at = 0
 
     def add(self, event: Event) -> list[Scalar | Restart]:
-        """Return what the event adds to the series."""
         added: list[Scalar | Restart] = []
         step = restart_step(event)
         if step is None and isinstance(event, Started):

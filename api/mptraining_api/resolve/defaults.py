@@ -68,7 +68,6 @@ def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining,
 
 
 def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choice, ...]]:
-    """Return the data section with its defaults."""
     # `auto` of a prediction and an ensemble is what their models were trained with.
     known = program.application is not None or program.uses_trained_models
     preprocess = data.preprocess or ("auto" if known else "none")
@@ -119,6 +118,5 @@ class ResolvedRunPolicy(Model):
 
 
 def resolve_run_policy(written: RunPolicy | None) -> ResolvedRunPolicy:
-    """Return the run policy with its defaults."""
     given = {} if written is None else written.model_dump(exclude={"suspend"}, exclude_none=True)
     return ResolvedRunPolicy(**given)

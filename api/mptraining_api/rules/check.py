@@ -25,7 +25,6 @@ def rules() -> tuple[Rule, ...]:
 
 
 def violations(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations of a job, in the order of the rules."""
     return _violations(job, rules())
 
 

@@ -98,7 +98,6 @@ def reported_metrics(job: Mapping[str, Any]) -> tuple[list[str], bool]:
 
 
 def has_validation(job: Mapping[str, Any]) -> bool:
-    """Return whether the job has validation data."""
     return bool(value_at(dict(job), ("data", "validation")))
 
 

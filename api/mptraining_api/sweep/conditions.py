@@ -108,7 +108,6 @@ def with_suspended(status: SweepStatus, now: float, generation: int, *, held: bo
 
 
 def with_finished(status: SweepStatus, end: End, now: float, generation: int) -> SweepStatus:
-    """Record the end of the sweep."""
     status = status.model_copy(
         update={
             "phase": SweepPhase.SUCCEEDED if end.succeeded else SweepPhase.FAILED,

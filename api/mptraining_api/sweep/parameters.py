@@ -76,7 +76,6 @@ _KINDS = "values, int, uniform or logUniform"
 
 
 def parameter_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
-    """Yield every mistake of the parameters."""
     for number, parameter in enumerate(spec.parameters):
         where = f"spec.parameters[{number}]"
         problem = path_problem(parameter.path, spec.job, where=f"{where}.path")

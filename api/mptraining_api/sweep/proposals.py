@@ -79,7 +79,6 @@ def _quiet_optuna() -> Iterator[None]:
 
 
 def sampler(spec: SweepSpec, number: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's sampler for the trial of that number."""
     import optuna
 
     seed = trial_seed(defaults.seed(spec), number)

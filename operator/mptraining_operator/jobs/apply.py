@@ -228,7 +228,6 @@ class Applier:
         return served
 
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
-        """Create the PodGroup of an Indexed Job."""
         api = pod_groups.by_api_version(seen.gang)
         if api is None:
             raise pod_groups.GangNotServed(

@@ -152,7 +152,6 @@ class Cluster:
         return self._call("GET", "get", resource, namespace, name)
 
     def get_if_exists(self, resource: Resource, namespace: str | None, name: str) -> Raw | None:
-        """Return the object, or None if there is none."""
         try:
             return self.get(resource, namespace, name)
         except ApiProblem as problem:

@@ -107,7 +107,6 @@ class Controller:
         self._changing_term = threading.Lock()
 
     def queue_all(self) -> None:
-        """Queue every object."""
         for stored in self.reconciler.objects():
             self._queue.add(stored.key)
 

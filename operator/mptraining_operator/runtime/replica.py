@@ -172,7 +172,6 @@ class Replica:
         self._lease.start()
 
     def _lead(self, term: Term) -> None:
-        """Start to reconcile as the leader."""
         if self._stopping.is_set():
             return
         _log.info("leading as %s, term %d", self._name, term.number)

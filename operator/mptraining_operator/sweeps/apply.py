@@ -111,7 +111,6 @@ class SweepApplier:
         return Acted(created, refused=len(refusals.in_force(self.replica.clock())) > before)
 
     def emit(self, sweep: StoredSweep, record: EventRecord) -> None:
-        """Log the Event and record it."""
         level = logging.WARNING if record.type == "Warning" else logging.INFO
         _log.log(level, "%s: %s", record.reason, record.message, extra={"sweep": str(sweep.key)})
         self.replica.event_recorder.record(SWEEP_KIND, sweep.key, sweep.uid, record)

@@ -170,7 +170,6 @@ class SweepReconciler(Reconciler):
         self._advance(stored, memory, memory.sweep, status)
 
     def _advance(self, stored: StoredSweep, memory: _Memory, sweep: MPTrainingSweep, status: SweepStatus) -> None:
-        """Plan the sweep and apply the plan."""
         now = self._clock()
         jobs = self._look(stored, memory, status)
         most = self._most_new_trials(stored, memory, sweep.spec, status, jobs)

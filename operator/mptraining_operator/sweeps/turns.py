@@ -98,7 +98,6 @@ class Turns:
                 mine.asked = None
 
     def forget(self, sweep_uid: str) -> None:
-        """Forget a deleted sweep."""
         with self._lock:
             self._contenders.pop(sweep_uid, None)
 

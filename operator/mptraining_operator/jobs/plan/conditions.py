@@ -36,7 +36,6 @@ def transition_time(status: JobStatus, kind: ConditionType) -> float | None:
 
 
 def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
-    """Return the status without the conditions of these types."""
     kept = [condition for condition in status.conditions or () if condition.type not in types]
     return status.model_copy(update={"conditions": kept or None})
 
@@ -103,7 +102,6 @@ def _not_before(start: str | None, now: float) -> str:
 
 
 def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
-    """Record the outcome and completion time of the current attempt."""
     attempt = current_attempt(status)
     if attempt is None:
         return status
@@ -112,7 +110,6 @@ def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: f
 
 
 def with_attempt(status: JobStatus, **fields: object) -> JobStatus:
-    """Return the status with these fields of its last attempt."""
     attempts = list(status.attempts or [])
     return status.model_copy(update={"attempts": [*attempts[:-1], attempts[-1].model_copy(update=fields)]})
 
@@ -153,12 +150,10 @@ def with_suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
 
 
 def with_resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
-    """Set the condition Suspended to False."""
     return with_condition(status, "Suspended", False, "Resumed", "", now, generation)
 
 
 def with_finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
-    """Record the terminal outcome of the job."""
     good = outcome == SUCCEEDED
     attempt = current_attempt(status)
     if attempt is not None and attempt.outcome is None:

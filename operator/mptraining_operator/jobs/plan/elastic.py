@@ -149,7 +149,6 @@ def _lost_machines(status: JobStatus) -> bool:
 
 
 def _growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt: Attempt, now: float) -> Size:
-    """Return how a running attempt grows."""
     ran = conditions.transition_time(status, "Running")
     if attempt.start_time is None or ran is None:
         return Size()

@@ -248,18 +248,15 @@ class Snapshot:
 
     @property
     def queue_name(self) -> str | None:
-        """The value of spec.scheduling.queueName."""
         scheduling = self.job.spec.scheduling if self.job else None
         return scheduling.queue_name if scheduling else None
 
     @property
     def suspend(self) -> bool:
-        """Whether spec.runPolicy.suspend is true."""
         policy = self.job.spec.run_policy if self.job else None
         return bool(policy and policy.suspend)
 
     def batch_job(self, attempt: int) -> SeenBatchJob | None:
-        """Return the Indexed Job of that attempt, if observed."""
         return next((batch_job for batch_job in self.batch_jobs if batch_job.attempt == attempt), None)
 
     def pods_of(self, attempt: int) -> tuple[SeenPod, ...]:

@@ -162,7 +162,6 @@ class _Pods:
 
     @property
     def written(self) -> PodTemplate:
-        """The job's own pod template."""
         return self.job.pod_template or PodTemplate()
 
     @contextmanager
@@ -343,7 +342,6 @@ class _Pods:
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -370,7 +368,6 @@ def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
 
 
 def trainer_resources(pod_template: PodTemplate | None, placement: Placement) -> dict[str, Any]:
-    """Return the requests and limits of each worker."""
     return _resources(pod_template or PodTemplate(), placement, placement.resources)
 
 

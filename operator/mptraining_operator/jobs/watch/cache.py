@@ -212,7 +212,6 @@ class Cache:
         return self.update_lookups(key, uid, warnings=MappingProxyType({**kept, about: warning}))
 
     def snapshot(self, key: Key, limits: Limits, reports_since: float | None = None) -> Snapshot | None:
-        """Return the job's snapshot, or None if there is no such job."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None:
