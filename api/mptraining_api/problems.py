@@ -45,7 +45,7 @@ class ArgumentPlace:
         return self.python
 
 
-# What the user changes. Each surface (Python, `mptj`, the operator) names it in its own words: `Problem.renamed`.
+# Where the user corrects it. Each surface (Python, `mptj`, the operator) names it in its own words: `Problem.renamed`.
 Place = FieldPlace | ArgumentPlace
 
 

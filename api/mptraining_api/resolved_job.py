@@ -187,13 +187,13 @@ class ResolvedJob(Model):
     sweep: str | None = None
     # The name of the runtime. None: no runtime, or in a local run.
     runtime: str | None = None
-    # What the pods depend on: the job's template with what its runtime adds, and its scheduling. None in a run folder.
+    # The job's pod template, with what its runtime adds, and its scheduling. None in a run folder.
     pod_template: PodTemplate | None = None
     scheduling: Scheduling | None = None
     # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
     # reads the job of one attempt, which has none.
     alternatives: tuple[ResolvedMachine, ...] = ()
-    # Of an elastic job, whose `workers` are the most that it may have; None in the job of one attempt.
+    # The range of an elastic job, whose `workers` are the most; None in the job of one attempt.
     workers_range: Elastic | None = None
     choices: tuple[Choice, ...]
 

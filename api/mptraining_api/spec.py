@@ -379,7 +379,7 @@ MANAGED_BY_OPERATOR = f"{GROUP}/operator"
 
 
 def other_controller(managed_by: str | None) -> str | None:
-    """Return who has a job with this spec.managedBy; None for the operator's own."""
+    """Describe the other controller that spec.managedBy names; None for this operator."""
     if managed_by in (None, MANAGED_BY_OPERATOR):
         return None
     hint = nearest(managed_by, (MANAGED_BY_OPERATOR,))

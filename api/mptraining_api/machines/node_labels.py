@@ -150,13 +150,13 @@ def accelerator_terms(
     for kind in platform.nodes:
         term: dict[str, tuple[str, ...]] = {}
         if accelerator.kind != "cpu":
-            about = kind.accelerators.get(accelerator.kind, {})
-            values = _values(accelerator, platform, about.get("values", ""), suffix, suffixes=suffixes)
+            names = kind.accelerators.get(accelerator.kind, {})
+            values = _values(accelerator, platform, names.get("values", ""), suffix, suffixes=suffixes)
             if not values:
                 continue
-            term[about["label"]] = values
-            if "memory" in about and accelerator.aws_memory is not None:
-                term[about["memory"]] = (accelerator.aws_memory,)
+            term[names["label"]] = values
+            if "memory" in names and accelerator.aws_memory is not None:
+                term[names["memory"]] = (accelerator.aws_memory,)
         if provisioning != "OnDemand":
             if provisioning not in kind.provisioning:
                 continue

@@ -106,7 +106,7 @@ class ScalarSeries:
 
 
 def of_validation(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a Progress event that are of validation."""
+    """Return the validation metrics of a Progress event."""
     return {name: value for name, value in metrics.items() if name.startswith(_VALIDATION_PREFIX)}
 
 

@@ -27,7 +27,7 @@ class Alternative:
 
     index: int
     job: MPTrainingJob
-    # Of the first choice; None for a program that has none.
+    # That of the first choice; None for a program without one.
     batch_size: int | None
 
     @property

@@ -143,7 +143,7 @@ def _selector(terms: list[Term]) -> tuple[dict[str, str], tuple[dict[str, Any], 
     """Return the terms as a node selector, if there is one with single values, else as terms of a node affinity."""
     if not terms:
         return {}, None
-    # What all terms require is in the selector, which kubectl and autoscalers show at one glance.
+    # The selector has what all terms require: kubectl and autoscalers show it at one glance.
     shared = {
         key: values[0]
         for key, values in terms[0].items()

@@ -1,4 +1,4 @@
-"""What is observed of a sweep's jobs, and what a plan does about them."""
+"""Observed jobs of a sweep, and the actions of its plan."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _name(metric: Mapping[str, Any]) -> str:
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-# Of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
+# A part of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
 _MOST_STATUS_BYTES = 900_000
 # A trial without its parameters: numbers, names, times, messages and the values of four rungs.
 _TRIAL_BYTES = 450

@@ -92,12 +92,12 @@ def sampler(spec: SweepSpec, number: int) -> optuna.samplers.BaseSampler:
 
 
 def rebuilt_study(spec: SweepSpec, trials: Sequence[Trial]) -> optuna.Study:
-    """Return a study that has been told the trials. Those that have no result yet are running in it."""
+    """Return a study with the results of the trials; in it, those without a result are running."""
     import optuna
 
     study = optuna.create_study(direction="maximize" if spec.objective.direction == "Maximize" else "minimize")
     if spec.algorithm.name in ("Random", "Hyperband"):
-        # What is drawn at random depends on no trial, and a study of a thousand trials takes time to build.
+        # Random values depend on no trial, and a study of a thousand trials takes time to build.
         return study
     known = {trial.number for trial in told(spec, trials)}
     if spec.algorithm.name == "CMA-ES":

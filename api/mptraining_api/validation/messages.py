@@ -192,7 +192,7 @@ class _Schema:
 
 @functools.cache
 def _schema_of(model: type[BaseModel]) -> _Schema:
-    """Pydantic takes tens of milliseconds for the schema of a job, which the operator may need for each bad job."""
+    # Pydantic takes tens of milliseconds for the schema of a job, which the operator may need for each bad job.
     return _Schema(model)
 
 

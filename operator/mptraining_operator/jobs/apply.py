@@ -167,10 +167,10 @@ class Applier:
             return create()
         except NamespaceDeleted:
             return False
-        except NotCreated as no:
-            refusal = Refusal(no.child, no.message, self.clock(), no.kind)
-        except pod_groups.GangNotServed as no:
-            refusal = Refusal(child, str(no), self.clock(), "NoGang")
+        except NotCreated as rejected:
+            refusal = Refusal(rejected.child, rejected.message, self.clock(), rejected.kind)
+        except pod_groups.GangNotServed as rejected:
+            refusal = Refusal(child, str(rejected), self.clock(), "NoGang")
         except Problem as problem:
             refusal = Refusal(child, str(problem), self.clock(), "Invalid")
         return self.cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
@@ -281,8 +281,8 @@ class Applier:
                 admitted=admitted(snapshot),
             )
             self._put_batch_job(snapshot.key, create_child(self.cluster, BATCH_JOBS, owner, probe))
-        except (Problem, NotCreated) as no:
-            _log.warning("the job cannot look for more machines: %s", no, extra={"job": str(snapshot.key)})
+        except (Problem, NotCreated) as rejected:
+            _log.warning("the job cannot look for more machines: %s", rejected, extra={"job": str(snapshot.key)})
         except NamespaceDeleted:
             return
 

@@ -38,7 +38,7 @@ class _Job:
 
 
 class Schedule:
-    """What is written next: of all jobs that are due the one that waits longest, and the last report of a job first.
+    """Order of the writes: the last report of a job first, then the due job that waits longest.
 
     A job is due `minimum_seconds` after its last write. Times are in seconds since 1970.
     """

@@ -138,7 +138,7 @@ class KopfStreams:
             if event["type"] is None:
                 if not listing:
                     self._metrics.count_watch_restart(stream.resource.plural)
-                # What such a list lacks was deleted, which kopf does not report.
+                # kopf does not report the deletion of objects that such a list lacks.
                 self._informer.request_list()
             listing = event["type"] is None
             receive(stream, event["type"], event["object"])

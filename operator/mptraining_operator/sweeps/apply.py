@@ -143,10 +143,11 @@ class SweepApplier:
             created = create_child(self.replica.leader, JOBS, owner, _owned(action.document, sweep))
         except NamespaceDeleted:
             return ""
-        except NotCreated as no:
+        except NotCreated as rejected:
             # A name that is taken may become free, and a quota; only what is invalid stays so.
-            if refusals.put(action.name, Refusal(no.message, final=no.kind == "Invalid"), self.replica.clock()):
-                self.emit(sweep, EventRecord("TrialNotCreated", f"{no}", "Warning"))
+            refusal = Refusal(rejected.message, final=rejected.kind == "Invalid")
+            if refusals.put(action.name, refusal, self.replica.clock()):
+                self.emit(sweep, EventRecord("TrialNotCreated", str(rejected), "Warning"))
             return ""
         refusals.remove(action.name)
         self._put_job(created)

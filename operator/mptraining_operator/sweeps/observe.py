@@ -109,7 +109,7 @@ class ObservedJobs:
 
         A job that is being deleted before its end counts as deleted.
         """
-        refusals = {}
+        observed = {}
         for job in jobs:
             if job.deleting and not job.ended:
                 continue
@@ -122,8 +122,8 @@ class ObservedJobs:
                 if job.uid not in self._metrics:
                     self._metrics[job.uid] = final_metrics(cluster, job)
                 seen = replace(seen, metrics=self._metrics[job.uid])
-            refusals[name] = seen
+            observed[name] = seen
         kept = {job.uid for job in jobs if job.key.name in undecided}
         self._metrics = {uid: metrics for uid, metrics in self._metrics.items() if uid in kept}
-        self._parsed = {name: self._parsed[name] for name in refusals}
-        return refusals
+        self._parsed = {name: self._parsed[name] for name in observed}
+        return observed

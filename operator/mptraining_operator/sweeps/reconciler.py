@@ -65,7 +65,7 @@ def mistakes(document: Mapping[str, Any], settings: ClusterSettings) -> str | No
 
 @dataclass(slots=True)
 class _Memory:
-    """What the worker remembers of one sweep; all of it can be lost."""
+    """Memory of one sweep; all of it can be lost."""
 
     uid: str
     observed: ObservedJobs = field(default_factory=ObservedJobs)
@@ -145,7 +145,7 @@ class SweepReconciler(Reconciler):
             self._applier.emit(stored, record)
 
     def begin_term(self) -> None:
-        """Nothing: what is remembered of a sweep is checked against its status."""
+        """Do nothing: the memory of a sweep is checked against its status."""
 
     def check_cluster(self) -> None:
         """Look at every sweep again: a watch may have missed the end of a trial."""
