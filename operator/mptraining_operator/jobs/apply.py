@@ -35,7 +35,7 @@ from mptraining_operator.jobs.namespace_objects import NamespaceObjects
 from mptraining_operator.jobs.plan import actions
 from mptraining_operator.jobs.plan.actions import Plan
 from mptraining_operator.jobs.plan.capacity.avoided_nodes import avoided_nodes
-from mptraining_operator.jobs.plan.queue_job import admitted
+from mptraining_operator.jobs.plan.kueue import admitted
 from mptraining_operator.jobs.plan.snapshot import Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.jobs.resources import job_objects, names, pod_groups
 from mptraining_operator.jobs.resources.capacity_probe import capacity_probe

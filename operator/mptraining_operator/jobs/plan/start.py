@@ -19,7 +19,7 @@ from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, EventRecord, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.jobs.plan import conditions, elastic, end, queue_job, waiting
+from mptraining_operator.jobs.plan import conditions, elastic, end, kueue, waiting
 from mptraining_operator.jobs.plan.actions import Action, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.jobs.plan.capacity import machines
 from mptraining_operator.jobs.plan.deadlines import deadline_before, earliest_deadline
@@ -61,7 +61,7 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
     waits = waiting.with_wait(snapshot, status, wait, now)
     # Sweeps leave so many workers to the job. Other jobs use its quota meanwhile.
     status = (waits.status or status).model_copy(update={"workers": workers})
-    return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
+    return replace(waits, status=status, actions=kueue.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
 
 _OLDER_OPERATOR = (
     "an older operator started the job, and this one cannot continue it: delete the job and create it again; "
@@ -198,7 +198,7 @@ def create_children(  # noqa: PLR0911 - a row of cases
         attempts = [*(written.attempts or [])[:-1], attempt.model_copy(update=size)]
         written = written.model_copy(update={"attempts": attempts, "workers": start.attempt_job.workers})
         status = status.model_copy(update={"attempts": written.attempts})
-    if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
+    if (queued := kueue.admission(snapshot, status, start, now)) is not None:
         return queued
     start = replace(start, image=_pinned_image(snapshot, job))
     return Plan(status=written, actions=(start,), event_records=records, wake_at=wake)
@@ -227,7 +227,7 @@ def _intend(snapshot: Snapshot, status: JobStatus, start: StartAttempt, text: st
     if start.job.workers_range is not None:
         start = replace(start, workers=elastic.next_size(possible_workers(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
-    waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
+    waiting_plan = waiting_plan or kueue.admission(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan
     after = conditions.with_attempt_started(status, start, now, snapshot.generation)
