@@ -14,8 +14,9 @@ from tests.unit.operator.api_objects import raw_job, raw_pod
 
 
 def ended(phase: str, reason: str) -> dict[str, Any]:
-    condition = {"type": phase, "status": "True", "reason": reason, "message": "words", "lastTransitionTime": "t"}
-    return {"phase": phase, "currentAttempt": 1, "conditions": [condition], "completionTime": "1970-01-01T00:01:00Z"}
+    time = "1970-01-01T00:01:00Z"
+    condition = {"type": phase, "status": "True", "reason": reason, "message": "words", "lastTransitionTime": time}
+    return {"phase": phase, "currentAttempt": 1, "conditions": [condition], "completionTime": time}
 
 
 @pytest.mark.parametrize(
