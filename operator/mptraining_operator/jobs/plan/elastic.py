@@ -39,21 +39,15 @@ _STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason, QUEUE_PREEMPTED.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
-    """End the attempt and start the next one with `workers` workers."""
-
-    workers: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
-    """The resize of an attempt, or what to do with the probe: its pods to create, or whether to keep it.
+    """The workers of the next attempt, for which the current one ends with `message`; None to keep the current one.
 
-    `wake_at` is when to decide again, in seconds since 1970.
+    Of the probe, the number of pods to create, or whether to keep it. `wake_at` is when to decide again, in seconds
+    since 1970.
     """
 
-    resize: Resize | None = None
+    workers: int | None = None
+    message: str = ""
     create: int = 0
     keep: bool = False
     wake_at: float | None = None
@@ -120,7 +114,7 @@ def _shrunk(
         # A queue admitted a part of the workers; those that run wait for the others in vain.
         target = largest(sizes, batch_job.parallelism)
         message = f"the queue admitted {batch_job.parallelism} of {workers} workers"
-        return Size() if target is None else Size(Resize(target, message))
+        return Size() if target is None else Size(target, message)
     pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.deletion is None and not pod.terminated]
     placed = sum(bool(pod.node) for pod in pods)
     if placed >= workers:
@@ -137,7 +131,7 @@ def _shrunk(
     if target is None:
         return Size()
     cause = f": {refused}" if refused else ""
-    return Size(Resize(target, f"{placed} of {workers} workers could be placed within {limit:g} s{cause}"))
+    return Size(target, f"{placed} of {workers} workers could be placed within {limit:g} s{cause}")
 
 
 def _lost_machines(status: JobStatus) -> bool:
@@ -182,7 +176,7 @@ def _probed(
         if target < most and now < since + limits.settle:
             return Size(keep=True, wake_at=since + limits.settle)
         gained = "1 more machine" if more == 1 else f"{more} more machines"
-        return Size(Resize(target, f"{gained} for {workers} worker{'s' * (workers > 1)}"), keep=True)
+        return Size(target, f"{gained} for {workers} worker{'s' * (workers > 1)}", keep=True)
     if more and now >= since + limits.elastic_wait:
         # It occupies machines that are not enough.
         return None
@@ -207,12 +201,12 @@ def keeps_probe(status: JobStatus) -> bool:
     return held(status) > 0 if attempt.outcome is not None else conditions.is_true(status, "Running")
 
 
-def _resized(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
-    outcome, workers = RESIZED, "1 worker" if resize.workers == 1 else f"{resize.workers} workers"
-    message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
+def _resized(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, size: Size, now: float) -> Plan:
+    outcome, workers = RESIZED, "1 worker" if size.workers == 1 else f"{size.workers} workers"
+    message = f"{size.message.rstrip('.')}; the next attempt has {workers}"
     status = end.with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
     # `next_size` reads the workers.
-    status = status.model_copy(update={"workers": resize.workers})
+    status = status.model_copy(update={"workers": size.workers})
     record = EventRecord(outcome.reason, message)
     return end.with_end(snapshot, status, record, wake_at=now, restart=outcome.reason)
 
@@ -238,8 +232,8 @@ def with_size(decided: Plan, snapshot: Snapshot, now: float) -> Plan:
             return decided if known else replace(decided, actions=(*decided.actions, read))
         job, batch_job = ResolvedJob.read(text), snapshot.batch_job(attempt.number)
         size = decide(possible_workers(job), snapshot, status, batch_job, now) if batch_job else Size()
-        if size.resize is not None and batch_job is not None:
-            return _resized(snapshot, status, batch_job, size.resize, now)
+        if size.workers is not None and batch_job is not None:
+            return _resized(snapshot, status, batch_job, size, now)
         if size.create:
             actions = (StartProbe(job, attempt.machine or 0, size.create),)
     if probe is not None and not size.keep and not probe.deleting:

@@ -145,10 +145,8 @@ def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tu
     wait = waiting.pods_do_not_end(snapshot, now)
     if wait is None:
         return Plan(actions=actions, wake_at=waiting.next_stuck(snapshot, now))
-    before = conditions.condition(status, "Running")
-    new = before is None or before.reason != wait.reason
+    records = (EventRecord(wait.reason, wait.message, "Warning"),) if waiting.is_new(status, wait.reason) else ()
     status = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
-    records = (EventRecord(wait.reason, wait.message, "Warning"),) if new else ()
     return Plan(status=status, actions=actions, event_records=records)
 
 
