@@ -123,14 +123,11 @@ def accelerator_of(labels: Labels) -> str | None:
                 if value is None:
                     continue
                 for accelerator in catalogue().values():
-                    if any(_holds(term, labels) for term in accelerator_terms(accelerator, platform, suffixes=True)):
-                        return accelerator.name
+                    for term in accelerator_terms(accelerator, platform, suffixes=True):
+                        if term and all(labels.get(key) in values for key, values in term.items()):
+                            return accelerator.name
                 unknown = unknown or (value if names["values"] != "machines" else None)
     return unknown
-
-
-def _holds(term: Term, labels: Labels) -> bool:
-    return bool(term) and all(labels.get(key) in values for key, values in term.items())
 
 
 def accelerator_terms(

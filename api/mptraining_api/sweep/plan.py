@@ -116,7 +116,9 @@ def _with_new_trials(
         if continued is not None:
             filled[continued.number - 1] = promoted(seen, continued)
         else:
-            if spec.algorithm.reproducible and _waits_for_older(seen, filled):
+            known = proposals.known_trials(spec, filled)
+            if spec.algorithm.reproducible and any(trial.state in ACTIVE for trial in known):
+                # The next proposal depends on a trial that has not ended.
                 return filled, False
             parameters = propose(spec, filled)
             if parameters is None:
@@ -132,11 +134,6 @@ def _with_new_trials(
                 )
             )
         allowed -= 1
-
-
-def _waits_for_older(seen: Observation, trials: Sequence[Trial]) -> bool:
-    """Return whether a trial that the next proposal depends on has not ended."""
-    return any(trial.state in ACTIVE for trial in proposals.told(seen.sweep.spec, trials))
 
 
 def _early_end(seen: Observation, status: SweepStatus, trials: Sequence[Trial]) -> End | None:

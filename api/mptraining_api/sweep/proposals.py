@@ -43,7 +43,7 @@ def trial_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")
 
 
-def told(spec: SweepSpec, trials: Sequence[Trial]) -> list[Trial]:
+def known_trials(spec: SweepSpec, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials whose values the next proposal may depend on."""
     if spec.algorithm.reproducible:
         oldest = len(trials) + 1 - defaults.parallel(spec)
@@ -99,7 +99,7 @@ def rebuilt_study(spec: SweepSpec, trials: Sequence[Trial]) -> optuna.Study:
     if spec.algorithm.name in ("Random", "Hyperband"):
         # Random values depend on no trial, and a study of a thousand trials takes time to build.
         return study
-    known = {trial.number for trial in told(spec, trials)}
+    known = {trial.number for trial in known_trials(spec, trials)}
     if spec.algorithm.name == "CMA-ES":
         # The state of the evolution is not in the trials: it follows from asking for each of them again.
         for trial in trials:

@@ -65,14 +65,6 @@ class Refusals:
         return {name: refusal for name, (refusal, _, at) in self._refused.items() if refusal.final or now < at}
 
 
-@dataclass(frozen=True, slots=True)
-class Acted:
-    """The jobs that a plan created, and whether the creation of another was refused, which its trial must report."""
-
-    created: tuple[str, ...]
-    refused: bool
-
-
 @dataclass(eq=False)
 class SweepApplier:
     """Executes plans; `wake_job` queues a job. Thread-safe for different sweeps."""
@@ -99,16 +91,17 @@ class SweepApplier:
         self.sweeps.put(stored)
         return stored if written else None
 
-    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
+    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> tuple[int, bool]:
         """Emit the plan's Events and execute its actions.
 
+        Return the number of created jobs, and whether the creation of another was refused, which its trial must report.
         Raises ApiProblem; then the next plan has the actions again.
         """
         for record in plan.event_records:
             self.emit(sweep, record)
         before = len(refusals.in_force(self.replica.clock()))
-        created = tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
-        return Acted(created, refused=len(refusals.in_force(self.replica.clock())) > before)
+        created = sum(self._execute(action, sweep, refusals) for action in plan.actions)
+        return created, len(refusals.in_force(self.replica.clock())) > before
 
     def emit(self, sweep: StoredSweep, record: EventRecord) -> None:
         level = logging.WARNING if record.type == "Warning" else logging.INFO
@@ -121,8 +114,8 @@ class SweepApplier:
         if job is not None:
             self._put_job(job)
 
-    def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> str:
-        """Execute one action; return the name of the job that it created, else an empty text."""
+    def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> bool:
+        """Execute one action; return whether it created a job."""
         match action:
             case CreateJob():
                 return self._create(action, sweep, refusals)
@@ -135,23 +128,23 @@ class SweepApplier:
             case DeleteSweep():
                 if not self._delete(SWEEPS, sweep.key, sweep.uid):
                     self.sweeps.remove(sweep.key, sweep.uid, sweep.version)
-        return ""
+        return False
 
-    def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> str:
+    def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> bool:
         owner = Owner(sweep.key.namespace, sweep.key.name, sweep.uid, format_time(sweep.created))
         try:
             created = create_child(self.replica.leader, JOBS, owner, _owned(action.document, sweep))
         except NamespaceDeleted:
-            return ""
+            return False
         except NotCreated as rejected:
             # A name that is taken may become free, and a quota; only what is invalid stays so.
             refusal = Refusal(rejected.message, final=rejected.kind == "Invalid")
             if refusals.put(action.name, refusal, self.replica.clock()):
                 self.emit(sweep, EventRecord("TrialNotCreated", str(rejected), "Warning"))
-            return ""
+            return False
         refusals.remove(action.name)
         self._put_job(created)
-        return action.name
+        return True
 
     def _suspend(self, action: SuspendJob, sweep: StoredSweep) -> None:
         job = self._own_job(sweep, action.name)

@@ -78,7 +78,7 @@ class ObservedJobs:
     _parsed: dict[str, tuple[str, int, TrialJob]] = field(default_factory=dict)
     _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def look(self, jobs: Collection[StoredJob], undecided: Collection[str], cluster: Cluster) -> dict[str, TrialJob]:
+    def observe(self, jobs: Collection[StoredJob], undecided: Collection[str], cluster: Cluster) -> dict[str, TrialJob]:
         """Return the observed jobs by name; metrics for those that are `undecided` alone. Raises ApiProblem.
 
         A job that is being deleted before its end counts as deleted.

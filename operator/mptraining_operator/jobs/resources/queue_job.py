@@ -53,11 +53,6 @@ def queue_labels(scheduling: Scheduling) -> dict[str, str]:
     return {key: value for key, value in labels.items() if value} if scheduling.queue_name else {}
 
 
-def partial_admission(least: int, workers: int) -> dict[str, str]:
-    """Return the annotations by which Kueue may admit any number of workers from `least` on; none for a fixed one."""
-    return {MIN_PARALLELISM: str(least), EQUAL_COMPLETIONS: "true"} if least < workers else {}
-
-
 def queue_job(
     owner: Owner,
     attempt: Mapping[str, Any],
@@ -69,15 +64,16 @@ def queue_job(
 ) -> dict[str, Any]:
     """Build the queue's Job from the Indexed Job of an attempt.
 
-    `machine`: that of the attempt. `least_workers`: see `partial_admission`. `digest`: see `admission_digest`.
+    `machine`: that of the attempt. Kueue may admit any number of workers from `least_workers` on. `digest`: see
+    `admission_digest`.
     """
     workers = attempt["spec"]["parallelism"]
     labels = {**names.job_labels(owner.name, owner.uid), names.MANAGED_BY: names.OPERATOR, names.QUEUE_JOB: "true"}
     annotations = {names.MACHINE: str(machine)} if machine else {}
     if digest:
         annotations[names.QUEUE_DIGEST] = digest
-    if least_workers is not None:
-        annotations |= partial_admission(least_workers, workers)
+    if least_workers is not None and least_workers < workers:
+        annotations |= {MIN_PARALLELISM: str(least_workers), EQUAL_COMPLETIONS: "true"}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
