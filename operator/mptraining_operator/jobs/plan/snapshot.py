@@ -136,11 +136,9 @@ class SeenBatchJob:
         """Whether it looks for machines for an elastic job and is no attempt."""
         return self.attempt == names.PROBE_ATTEMPT
 
-    def same_state(self, other: SeenBatchJob) -> bool:
-        """Return whether `other` differs only in counts of pods that have no effect on a plan."""
-        return self._state() == other._state()
-
-    def _state(self) -> SeenBatchJob:
+    @property
+    def state(self) -> SeenBatchJob:
+        """The Job without counts of pods that have no effect on a plan."""
         all_ready = int(self.ready + self.succeeded >= self.parallelism)
         ready = self.ready if self.is_probe else all_ready
         return replace(self, active=0, ready=ready, started=None, changed=None, version=0)

@@ -100,7 +100,7 @@ class Cache:
         self._index(before, job)
         record.job = job
         self._update_sums(job.key, record)
-        return before is None or not before.same_work(job)
+        return before is None or before.work != job.work
 
     def remove_job(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted job; an earlier or later job of the same name is kept."""
@@ -122,7 +122,7 @@ class Cache:
             record.batch_jobs[job.uid] = job
             self._versions.put(job.uid, version)
             self._update_sums(key, record)
-            return before is None or not before.same_state(job)
+            return before is None or before.state != job.state
 
     def put_pod(self, key: Key, version: int, pod: SeenPod, listed: int | None = None) -> bool:
         """Store a pod, also of a deleted job: it outlives the job by its grace period, or as its node is not ready."""
