@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import ExportFormat, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Elastic, Feature, KerasObject, Program, Scheduling, Source
+from mptraining_api.spec import Elastic, Feature, KerasObject, Program, Provisioning, Scheduling, Source
 
 VERSION = 1
 
@@ -34,7 +34,7 @@ class ResolvedAccelerator(Model):
     title: str
     count_per_worker: int
     topology: str | None = None
-    provisioning: Literal["OnDemand", "Spot", "FlexStart", "Reservation"] = "OnDemand"
+    provisioning: Provisioning = "OnDemand"
     # The name or path of the reservation, if any.
     reservation: str | None = None
     # The MIG profile of a slice; None for whole GPUs.

@@ -134,7 +134,7 @@ def _resolved(machine: Machine, device: AcceleratorType, count: int) -> Resolved
         title=device.title,
         count_per_worker=count,
         topology=machine.topology,
-        provisioning=machine.provisioning.value if machine.provisioning else "OnDemand",
+        provisioning=machine.provisioning or "OnDemand",
         reservation=machine.reservation,
         partition=machine.partition,
         compute_capability=device.compute_capability,

@@ -15,7 +15,7 @@ from mptraining_api.pods.fields import PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.runtime_settings import DEFAULT, Runtime, RuntimeImages
 from mptraining_api.resolved_job import Choice
-from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
+from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob
 
 
 def merge(base: PodTemplate, over: PodTemplate) -> PodTemplate:
@@ -156,7 +156,7 @@ def _provided(machine: M, runtime: Runtime) -> M:
     impossible = machine.type == "cpu" and runtime.provisioning == "FlexStart"
     if runtime.provisioning is None or machine.provisioning is not None or impossible:
         return machine
-    return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
+    return machine.model_copy(update={"provisioning": runtime.provisioning})
 
 
 def _reasons(chosen: Chosen) -> list[Choice]:
