@@ -38,12 +38,10 @@ def trial_job(job: StoredJob) -> TrialJob:
         message = waits.message
     return TrialJob(
         name=job.key.name,
-        uid=job.uid,
         state=state,
         suspended=job.suspended,
         infrastructure=infrastructure,
         message=message,
-        start=optional_time(status.start_time),
         completion=optional_time(status.completion_time),
     )
 
