@@ -31,6 +31,10 @@ from mptraining_operator.jobs.resources.volumes import outlives_pod
 
 # Seconds between checks for free workers: the end of another job does not queue the jobs that wait for its workers.
 NODE_CHECK_SECONDS = 5.0
+_OLDER_OPERATOR = (
+    "an older operator started the job, and this one cannot continue it: delete the job and create it again; "
+    "its training continues from the checkpoints in spec.output.uri"
+)
 
 
 def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
@@ -62,11 +66,6 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
     # Sweeps leave so many workers to the job. Other jobs use its quota meanwhile.
     status = (waits.status or status).model_copy(update={"workers": workers})
     return replace(waits, status=status, actions=kueue.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
-
-_OLDER_OPERATOR = (
-    "an older operator started the job, and this one cannot continue it: delete the job and create it again; "
-    "its training continues from the checkpoints in spec.output.uri"
-)
 
 
 def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -114,7 +113,9 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
 
-def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
+def next_attempt(  # noqa: PLR0911 - a row of cases
+    snapshot: Snapshot, status: JobStatus, now: float
+) -> Plan | None:
     """Start the next attempt when all pods of the previous one have terminated and its backoff is over."""
     attempt = conditions.current_attempt(status)
     if attempt is None or attempt.outcome is None:
@@ -131,7 +132,7 @@ def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | No
     if now < due:
         return Plan(wake_at=deadline.at if deadline else due)
     if snapshot.lookups.job_text == "" and not status.resolved:
-        # What the job was resolved to is unknown, and its spec may have had fields that this version drops.
+        # The resolved job is unknown, and the spec may have had fields that this version drops.
         return _invalid(snapshot, status, _OLDER_OPERATOR, now)
     job = _frozen(snapshot)
     if isinstance(job, Plan):
