@@ -43,33 +43,13 @@ LONGEST_PAUSE = 30.0
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch; `object` is JSON of the watched kind, or a Status in an event of type ERROR."""
+    """One line of a watch; `object` is JSON of the watched kind, or a metav1.Status in an event of type ERROR."""
 
     type: str
     object: msgspec.Raw
 
 
-class BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str
-
-
-class Bookmark(msgspec.Struct, frozen=True):
-    """The object of an event of type BOOKMARK."""
-
-    metadata: BookmarkMetadata
-
-
-class Status(msgspec.Struct, frozen=True):
-    """metav1.Status, the object of an event of type ERROR."""
-
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
 _EVENT = msgspec.json.Decoder(WatchEvent)
-_BOOKMARK = msgspec.json.Decoder(Bookmark)
-_STATUS = msgspec.json.Decoder(Status)
 
 
 class Stream(ABC):
@@ -300,11 +280,11 @@ class Reflector(Source):
         plural = self.stream.resource.plural
         self.metrics.watch_event(plural)
         if event.type == "BOOKMARK":
-            self._heard_version(_BOOKMARK.decode(event.object).metadata.resource_version)
+            self._heard_version(msgspec.json.decode(event.object)["metadata"]["resourceVersion"])
             return
         if event.type == "ERROR":
-            status = _STATUS.decode(event.object)
-            raise ApiProblem(status.code, status.reason, status.message)
+            status = msgspec.json.decode(event.object)
+            raise ApiProblem(status.get("code", 0), status.get("reason", ""), status.get("message", ""))
         try:
             received = self.stream.decode(event.object)
             self._heard_version(received.metadata.resource_version)
