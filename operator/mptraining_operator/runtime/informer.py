@@ -65,7 +65,7 @@ class Stream(ABC):
     install: ClassVar[str] = ""
 
     def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
+        self.queue = queue
 
     @property
     def selectors(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Stream(ABC):
         """Store an added, modified or listed object; return its uid. `listed` is the number of its list."""
         key, uid, version = self._identity(received)
         if key is not None and self._store(key, version, received, listed):
-            self._queue.add(key, self.coalesce)
+            self.queue.add(key, self.coalesce)
         return uid
 
     def remove(self, received: Any) -> None:
@@ -88,7 +88,7 @@ class Stream(ABC):
     def forget(self, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
         if self._drop(key, uid, version):
-            self._queue.add(key, self.coalesce)
+            self.queue.add(key, self.coalesce)
 
     @abstractmethod
     def decode(self, text: bytes) -> Any:

@@ -214,10 +214,6 @@ class SweepStream(Stream):
         super().__init__(queue)
         self.cache = cache
 
-    @property
-    def queue(self) -> WorkQueue:
-        return self._queue
-
     def decode(self, text: bytes) -> Sweep:
         return _SWEEP.decode(text)
 
@@ -231,7 +227,7 @@ class SweepStream(Stream):
         """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""
         key = self.cache.key_of(sweep_uid)
         if key is not None and key.namespace == namespace:
-            self._queue.add(key, COALESCE)
+            self.queue.add(key, COALESCE)
 
     def _identity(self, received: Any) -> tuple[Key, str, int]:
         metadata = received.metadata
