@@ -47,7 +47,7 @@ def check_limits(
 def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: JobLimits, name: str) -> None:
     """Raise OutsideLimits; `name` is the path of the limits in the operator's settings.
 
-    Machines and images that a runtime brings are left out, not refused.
+    Machines and images of a runtime are not checked.
     """
     accelerator = job.spec.accelerator
     for index, machine in enumerate([accelerator, *(accelerator.alternatives or ())]):

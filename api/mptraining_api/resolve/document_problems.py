@@ -111,7 +111,7 @@ def _is_hidden(field: str, sections: set[str]) -> bool:
 def _problems_of_machines(
     job: MPTrainingJob, settings: ClusterSettings, broken: Sequence[InvalidSpec]
 ) -> Iterator[InvalidSpec]:
-    """Yield what each machine of the job by itself cannot be or compute, beside the `broken` rules of the job too."""
+    """Yield the problems of each machine by itself, without those of the job's `broken` rules."""
     yield from _problems_of_machine(job.spec, settings)
     known = {problem.where for problem in broken}
     for alternative in alternatives.jobs(job, None):

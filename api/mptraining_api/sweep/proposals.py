@@ -157,7 +157,7 @@ def _to_optuna(parameter: Parameter, value: Any) -> int | float:
 
 
 def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
-    """Return the parameter's distribution. Values are told apart by index: Optuna cannot tell 1 from true."""
+    """Return the parameter's distribution. The index stands for a value: to Optuna 1 equals true."""
     import optuna
 
     if parameter.values is not None:

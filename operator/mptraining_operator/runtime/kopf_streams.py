@@ -2,7 +2,7 @@
 
 The handlers only pass objects to the streams; jobs and sweeps are reconciled from queues. `kopf.on.event` is used
 because kopf's other handlers record their state in annotations of the objects. An error of kopf ends its operator: each
-namespace has one, so that the others go on, and is started again.
+namespace has one, so that the others continue, and is started again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TICK = 1.0
 class KopfStreams:
     """Run kopf, and run it again whenever it ends.
 
-    Streams of which the informer knows no objects are left out: kopf would end with their error. `clock` is monotonic,
+    It skips streams of which the informer knows no objects: kopf would end with their error. `clock` is monotonic,
     in seconds.
     """
 

@@ -24,7 +24,7 @@ _FORGOTTEN = 10 * LOOK_AGAIN
 
 @dataclass(slots=True)
 class _Contender:
-    """A sweep: the workers of one trial, when one was granted last, and when it last asked in vain."""
+    """A sweep: the workers of one trial, when one was granted last, and when one was last denied."""
 
     key: Key
     need: int = 1
@@ -117,7 +117,7 @@ class Turns:
     def _leave_to_jobs(self, namespace: str) -> bool:
         """Return whether a job outside of sweeps waits that could run once enough trials have ended.
 
-        Otherwise small trials, one after the other, keep a job that needs many workers waiting for ever. A job that
+        Otherwise small trials, one after the other, starve a job that needs many workers. A job that
         waits for other jobs has no use for the workers of trials. Jobs for which there is room are queued.
         """
         most = self.most or 0

@@ -4,7 +4,7 @@ Nothing here counts free machines: the scheduler, quotas, queues and the cluster
 and the only question that they all answer is a pod. So an attempt that is not placed as a whole is replaced by one with
 as many workers as were placed, and an attempt with less than the maximum grows when the pods of a probe Job, which ask
 for the machines that are missing, run. A pending probe occupies no machine, and it is the request that autoscalers and
-queues understand; an attempt that ended to look for machines would lose its own in vain.
+queues understand; an attempt that ended to look for machines might only lose its own.
 
     no workers       (no attempt yet, suspended, waits for its namespace):  start with the most that
                    workersPerNamespace leaves
@@ -111,7 +111,7 @@ def _shrunk(
     """Return the resize of an attempt whose workers do not all run, or else when to decide again."""
     workers = attempt.workers or sizes[-1]
     if batch_job.parallelism < workers:
-        # A queue admitted a part of the workers; those that run wait for the others in vain.
+        # A queue admitted a part of the workers; the others never come.
         target = largest(sizes, batch_job.parallelism)
         message = f"the queue admitted {batch_job.parallelism} of {workers} workers"
         return Size() if target is None else Size(target, message)
@@ -192,7 +192,7 @@ def _ends_soon(status: JobStatus) -> bool:
 
 
 def keeps_probe(status: JobStatus) -> bool:
-    """Return whether a probe may exist: beside a running attempt, and until the next one starts in its place."""
+    """Return whether a probe may exist: with a running attempt, and until the next one starts in its place."""
     attempt = conditions.current_attempt(status)
     if attempt is None or conditions.is_true(status, "Finished") or conditions.is_true(status, "Suspended"):
         return False

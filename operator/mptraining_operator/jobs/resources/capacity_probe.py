@@ -48,7 +48,7 @@ def capacity_probe(
         "command": [worker["command"][0], "-c", _WAIT],
         **{name: worker[name] for name in _CONTAINER_FIELDS if name in worker},
     }
-    # They run beside a worker, so that a machine must have room for both.
+    # They run with a worker: a machine must have room for both.
     sidecars = [init for init in attempt.get("initContainers", ()) if init.get("restartPolicy") == "Always"]
     pauses = [
         {**container, "name": f"probe-{number}", "resources": sidecar.get("resources", {})}
