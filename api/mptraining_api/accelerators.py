@@ -21,40 +21,12 @@ TOPOLOGY = "spec.accelerator.topology"
 COUNT = "spec.accelerator.countPerWorker"
 PROVISIONING = "spec.accelerator.provisioning"
 PARTITION = "spec.accelerator.partition"
-PROVISIONING = "spec.accelerator.provisioning"
 
 # GKE: slices of up to 64 chips have sides of 2 or 4, except for the smallest, 2x2x1 on one machine.
 _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
 
 
-@dataclass(frozen=True, slots=True)
-class Cuboid:
-    """TPU slices whose topologies GKE defines by a rule instead of a list.
-
-    Up to 64 chips, sides of 2 or 4 with A<=B<=C; above that, multiples of 4 (GKE, "Plan TPUs on GKE"). `single_chip` is
-    the topology of a machine with one chip, if there is one.
-    """
-
-    chips_per_pod: int
-    most_chips: int
-    single_chip: str | None = None
-
-    def topologies(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the chips per pod of every topology, ordered by size."""
-        most = self.most_chips // 64
-        large = [
-            (4 * a, 4 * b, 4 * c)
-            for a in range(1, most + 1)
-            for b in range(a, most // a + 1)
-            for c in range(b, most // (a * b) + 1)
-            if a * b * c > 1
-        ]
-        names = [*_SMALL_CUBOIDS, *("x".join(map(str, sides)) for sides in sorted(large, key=math.prod))]
-        several = dict.fromkeys(names, (self.chips_per_pod,))
-        return several if self.single_chip is None else {self.single_chip: (1,), **several}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorType:
     """One accelerator. `memory_gib` is that of one device. Batch size, layer widths and channels should be multiples
     of `multiple`.
@@ -64,28 +36,27 @@ class AcceleratorType:
     title: str
     kind: Literal["cpu", "gpu", "tpu"]
     # Other names that people write.
-    aliases: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     # The value of GKE's node label, which a job may name too.
     gke: str
     policies: tuple[str, ...]
     multiple: int
     # Possible numbers of devices per machine; empty for cpu, and for TPUs, where the topology determines the number.
-    counts: tuple[int, ...]
+    counts: tuple[int, ...] = ()
     # Topology -> chips per pod, the default first; empty for cpu and GPUs.
     topologies: Mapping[str, tuple[int, ...]]
-    replicas_per_device: int
-    compute_capability: float | None
-    memory_gib: int | None
-    resource: str | None
+    replicas_per_device: int = 1
+    compute_capability: float | None = None
+    memory_gib: int | None = None
+    resource: str | None = None
     # Products that GPU feature discovery reports; the GPU's name and memory (MiB) in the labels of EKS and Karpenter.
-    products: tuple[str, ...]
-    aws_name: str | None
-    aws_memory: str | None
+    products: tuple[str, ...] = ()
+    aws_name: str | None = None
+    aws_memory: str | None = None
     # MIG profiles, the smallest first.
-    partitions: tuple[str, ...]
+    partitions: tuple[str, ...] = ()
     # That of the machine's CPU, as in the label kubernetes.io/arch.
-    architecture: str
-    notes: tuple[str, ...]
+    architecture: str = "amd64"
 
 
 @cache
@@ -103,30 +74,31 @@ def catalogue() -> Mapping[str, AcceleratorType]:
 
 
 def _accelerator(name: str, block: dict[str, Any]) -> AcceleratorType:
-    topologies: Mapping[str, Any] = block.get("topologies", {})
-    if "cuboid" in block:
-        topologies = Cuboid(**block["cuboid"]).topologies()
-    return AcceleratorType(
-        name=name,
-        title=block["title"],
-        kind=block["kind"],
-        aliases=tuple(block.get("aliases", ())),
-        gke=block.get("gke", name),
-        policies=tuple(block["policies"]),
-        multiple=block["multiple"],
-        counts=tuple(block.get("counts", ())),
-        topologies=MappingProxyType({key: tuple(chips) for key, chips in topologies.items()}),
-        replicas_per_device=block.get("replicas_per_device", 1),
-        compute_capability=block.get("compute_capability"),
-        memory_gib=block.get("memory_gib"),
-        resource=block.get("resource"),
-        products=tuple(block.get("products", ())),
-        aws_name=block.get("aws_name"),
-        aws_memory=block.get("aws_memory"),
-        partitions=tuple(block.get("partitions", ())),
-        architecture=block.get("architecture", "amd64"),
-        notes=tuple(block.get("notes", ())),
-    )
+    cuboid, topologies = block.pop("cuboid", None), block.pop("topologies", {})
+    if cuboid is not None:
+        topologies = _cuboids(**cuboid)
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in block.items()}
+    fields["topologies"] = MappingProxyType({topology: tuple(chips) for topology, chips in topologies.items()})
+    return AcceleratorType(name=name, **{"gke": name, **fields})
+
+
+def _cuboids(chips_per_pod: int, most_chips: int, single_chip: str | None = None) -> dict[str, tuple[int, ...]]:
+    """Return the chips per pod of every topology that GKE defines by a rule instead of a list, ordered by size.
+
+    Up to 64 chips, sides of 2 or 4 with A<=B<=C; above that, multiples of 4 (GKE, "Plan TPUs on GKE"). `single_chip` is
+    the topology of a machine with one chip, if there is one.
+    """
+    most = most_chips // 64
+    large = [
+        (4 * a, 4 * b, 4 * c)
+        for a in range(1, most + 1)
+        for b in range(a, most // a + 1)
+        for c in range(b, most // (a * b) + 1)
+        if a * b * c > 1
+    ]
+    names = [*_SMALL_CUBOIDS, *("x".join(map(str, sides)) for sides in sorted(large, key=math.prod))]
+    several: dict[str, tuple[int, ...]] = dict.fromkeys(names, (chips_per_pod,))
+    return several if single_chip is None else {single_chip: (1,), **several}
 
 
 def canonical_name(alias: str) -> str:
@@ -217,7 +189,7 @@ def chips_per_pod(accelerator: AcceleratorType, topology: str) -> tuple[int, ...
         raise InvalidSpec(
             TOPOLOGY,
             f"{accelerator.name} has no topology {topology!r}",
-            expected=f"such as {', '.join(nearest_topologies(accelerator, topology))}",
+            expected=f"such as {', '.join(_nearest_topologies(accelerator, topology))}",
             next_step=_topology_instead(accelerator, topology),
         )
     return per_pod
@@ -235,8 +207,8 @@ def _topology_instead(accelerator: AcceleratorType, topology: str) -> str:
     return f"The largest one is {max(accelerator.topologies, key=chips)}."
 
 
-def nearest_topologies(accelerator: AcceleratorType, topology: str, count: int = 8) -> list[str]:
-    """Return at most `count` topologies of the accelerator, nearest in number of chips, in the catalogue's order."""
-    wanted = chips(topology)
-    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(wanted, 1))))[:count]
+def _nearest_topologies(accelerator: AcceleratorType, topology: str) -> list[str]:
+    """Return eight topologies of the accelerator, nearest in number of chips, in the catalogue's order."""
+    total = chips(topology)
+    close = sorted(accelerator.topologies, key=lambda name: abs(math.log(chips(name) / max(total, 1))))[:8]
     return [name for name in accelerator.topologies if name in close]

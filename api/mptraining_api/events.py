@@ -98,7 +98,7 @@ class Progress(_Event):
     step: int
     total_steps: int | None = None
     epoch: int
-    # Of a search with KerasTuner: the trial that runs, from 1, and the limit of the tuner.
+    # In a search with KerasTuner: the current trial, from 1, and the limit of the tuner.
     trial: int | None = None
     trials: int | None = None
     metrics: dict[str, AnyNumber]
@@ -238,7 +238,7 @@ class Finished(_Event):
     field: str | None = None
     step: int | None = None
     metrics: dict[str, AnyNumber] = Field(default_factory=dict)
-    # What a success lacks, such as steps that were skipped or a metric that is NaN.
+    # Shortcomings of a success, such as skipped steps or a metric that is NaN.
     warnings: tuple[str, ...] | None = None
     # Path of the exported model below the run folder.
     model: str | None = None
@@ -277,7 +277,7 @@ def restart_step(event: Event) -> int | None:
 
 
 def gauges(event: Progress) -> dict[str, float]:
-    """Return the gauges that the event has a value of."""
+    """Return the gauges that the event has."""
     return {name: value for name in GAUGES if (value := getattr(event, name)) is not None}
 
 

@@ -44,7 +44,6 @@ class Resource:
 
     @property
     def prefix(self) -> str:
-        """The path of the group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
@@ -194,12 +193,10 @@ def _path_prefix(host: str) -> str:
     return urlsplit(host).path.rstrip("/")
 
 
-def _continue(page: Any) -> str:
-    return str(page.get("metadata", {}).get("continue") or "")
-
-
 def pages(
-    get: Callable[[Mapping[str, str]], Page], query: Mapping[str, str], more: Callable[[Page], str] = _continue
+    get: Callable[[Mapping[str, str]], Page],
+    query: Mapping[str, str],
+    more: Callable[[Any], str] = lambda page: str(page.get("metadata", {}).get("continue") or ""),
 ) -> Iterator[Page]:
     """Yield the pages of a list; `get` requests one page with the query parameters that it is given.
 

@@ -31,8 +31,8 @@ def check_limits(
     """
     namespace, template = job.metadata.namespace, resolved.pod_template
     if operator_namespace and namespace == operator_namespace:
-        found = f"{namespace!r} is the operator's own, with its account and its certificate"
-        raise OutsideLimits("metadata.namespace", found, next_step="Make the job in another namespace.")
+        mistake = f"{namespace!r} is the operator's own, with its account and its certificate"
+        raise OutsideLimits("metadata.namespace", mistake, next_step="Make the job in another namespace.")
     account = template.service_account_name if template else None
     # An account of that name in another namespace is not this operator's, but most likely that of another operator.
     if operator_account and account == operator_account:
@@ -47,23 +47,23 @@ def check_limits(
 def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: JobLimits, name: str) -> None:
     """Raise OutsideLimits; `name` is the path of the limits in the operator's settings.
 
-    Machines and images that a runtime brings are left out, not refused.
+    Machines and images of a runtime are not checked.
     """
     accelerator = job.spec.accelerator
     for index, machine in enumerate([accelerator, *(accelerator.alternatives or ())]):
         if limits.accelerators and machine.type not in limits.accelerators:
             where = f"spec.accelerator{f'.alternatives[{index - 1}]' if index else ''}.type"
             expected = f"one of {', '.join(limits.accelerators)}"
-            found = f"{machine.type!r} is outside {name}.accelerators"
-            raise OutsideLimits(where, found, expected=expected, next_step=_ASK)
+            mistake = f"{machine.type!r} is outside {name}.accelerators"
+            raise OutsideLimits(where, mistake, expected=expected, next_step=_ASK)
     lists = (("images", limits.images), ("registries", limits.registries))
     named = " and ".join(f"{name}.{field} ({', '.join(allowed)})" for field, allowed in lists if allowed)
     for field, text in _images(job) if named else ():
         try:
             image = parse_image(text)
         except ValueError:
-            found = f"{text!r} is no image, such as registry.example.com/team/trainer:1"
-            raise OutsideLimits(f"spec.{field}", found, next_step="Fix the name.") from None
+            mistake = f"{text!r} is no image, such as registry.example.com/team/trainer:1"
+            raise OutsideLimits(f"spec.{field}", mistake, next_step="Fix the name.") from None
         allowed = any(matches(image, parse_image(pattern)) for pattern in limits.images)
         if not allowed and not any(is_in_registry(image, parse_location(registry)) for registry in limits.registries):
             raise OutsideLimits(f"spec.{field}", f"{text!r} is outside {named}", next_step=_ASK)
@@ -76,8 +76,8 @@ def _check(job: MPTrainingJob, resolved: ResolvedJob, limits: JobLimits, name: s
     ):
         if most is not None and workers > most:
             where = f"spec.{'elastic.min' if elastic else 'workers'}"
-            found = f"{workers} workers are more than {name}.{limit} allows"
-            raise OutsideLimits(where, found, expected=f"at most {most}", next_step=_ASK)
+            mistake = f"{workers} workers are more than {name}.{limit} allows"
+            raise OutsideLimits(where, mistake, expected=f"at most {most}", next_step=_ASK)
 
 
 def _images(job: MPTrainingJob) -> Iterator[tuple[str, str]]:

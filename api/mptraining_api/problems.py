@@ -45,7 +45,7 @@ class ArgumentPlace:
         return self.python
 
 
-# What the user changes. Each surface (Python, `mptj`, the operator) names it in its own words: `Problem.renamed`.
+# Where the user corrects it. Each surface (Python, `mptj`, the operator) names it in its own words: `Problem.renamed`.
 Place = FieldPlace | ArgumentPlace
 
 
@@ -173,10 +173,10 @@ class InvalidValue(ValueError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close."""
     spellings: dict[str, list[str]] = {}
-    for each in known:
-        spellings.setdefault(each.lower(), []).append(each)
+    for name in known:
+        spellings.setdefault(name.lower(), []).append(name)
     close = difflib.get_close_matches(word.lower(), list(spellings), n=1, cutoff=0.6)
     if not close:
         return ""
-    best = max(spellings[close[0]], key=lambda each: difflib.SequenceMatcher(None, word, each).ratio())
+    best = max(spellings[close[0]], key=lambda name: difflib.SequenceMatcher(None, word, name).ratio())
     return f"Did you mean {best!r}?"

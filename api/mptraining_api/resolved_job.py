@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mptraining_api.model import Model
 from mptraining_api.outputs.fields import ExportFormat, Profile, Tracking
 from mptraining_api.pods.fields import PodTemplate
-from mptraining_api.spec import Elastic, Feature, KerasObject, Program, Scheduling, Source
+from mptraining_api.spec import Elastic, Feature, KerasObject, Program, Provisioning, Scheduling, Source
 
 VERSION = 1
 
@@ -34,7 +34,7 @@ class ResolvedAccelerator(Model):
     title: str
     count_per_worker: int
     topology: str | None = None
-    provisioning: Literal["OnDemand", "Spot", "FlexStart", "Reservation"] = "OnDemand"
+    provisioning: Provisioning = "OnDemand"
     # The name or path of the reservation, if any.
     reservation: str | None = None
     # The MIG profile of a slice; None for whole GPUs.
@@ -187,13 +187,13 @@ class ResolvedJob(Model):
     sweep: str | None = None
     # The name of the runtime. None: no runtime, or in a local run.
     runtime: str | None = None
-    # What the pods depend on: the job's template with what its runtime adds, and its scheduling. None in a run folder.
+    # The job's pod template, with what its runtime adds, and its scheduling. None in a run folder.
     pod_template: PodTemplate | None = None
     scheduling: Scheduling | None = None
     # The other machines that an attempt may run on, in order; `resolve.attempt.for_attempt` selects one. A trainer
     # reads the job of one attempt, which has none.
     alternatives: tuple[ResolvedMachine, ...] = ()
-    # Of an elastic job, whose `workers` are the most that it may have; None in the job of one attempt.
+    # The range of an elastic job, whose `workers` are the most; None in the job of one attempt.
     workers_range: Elastic | None = None
     choices: tuple[Choice, ...]
 

@@ -24,7 +24,7 @@ TENSORBOARD = "tensorboard"
 # Files of the callbacks of a function program, except TensorBoard's.
 CALLBACKS = "callbacks"
 QUARANTINE = "quarantine"
-# Of a prediction: the file, and the folder of its parts.
+# A prediction's file, and the folder of its parts.
 PREDICTIONS = "predictions.parquet"
 PREDICTION_PARTS = "predictions"
 # The folder of what a submitted function returned or raised, and the file in it.
@@ -90,7 +90,7 @@ class Result(Model):
     measured: tuple[Trial, ...] = ()
     native_bfloat16: bool | None
     notices: tuple[str, ...]
-    # What a success lacks, such as steps that were skipped or a metric that is NaN.
+    # Shortcomings of a success, such as skipped steps or a metric that is NaN.
     warnings: tuple[str, ...] = ()
     # Path of the exported model below the run folder; None when nothing was exported.
     model: str | None
@@ -99,8 +99,9 @@ class Result(Model):
 
 
 class FunctionResult(Model):
-    """What a submitted function returned, or raised in its last attempt. `pickle` is the value or the exception, in
-    base64; None for an exception that cannot be pickled. `message` and `traceback` are those of an exception.
+    """The result of a submitted function, or the exception of its last attempt.
+
+    `pickle` is either, in base64; None for an exception that cannot be pickled.
     """
 
     version: int = 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -26,13 +25,7 @@ from mptraining_api.validation.yaml_text import YamlDocument
 LabelValue = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=patterns.LABEL_VALUE)]
 
 
-class Provisioning(StrEnum):
-    ON_DEMAND = "OnDemand"
-    SPOT = "Spot"
-    FLEX_START = "FlexStart"
-    RESERVATION = "Reservation"
-
-
+Provisioning = Literal["OnDemand", "Spot", "FlexStart", "Reservation"]
 # A reservation of the own project, or of another one on GKE; on EKS the id of a capacity reservation.
 Reservation = Annotated[str, StringConstraints(pattern=patterns.RESERVATION, max_length=150)]
 
@@ -379,7 +372,7 @@ MANAGED_BY_OPERATOR = f"{GROUP}/operator"
 
 
 def other_controller(managed_by: str | None) -> str | None:
-    """Return who has a job with this spec.managedBy; None for the operator's own."""
+    """Describe the other controller that spec.managedBy names; None for this operator."""
     if managed_by in (None, MANAGED_BY_OPERATOR):
         return None
     hint = nearest(managed_by, (MANAGED_BY_OPERATOR,))

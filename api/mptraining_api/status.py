@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, get_args
 
 from pydantic import Field, StringConstraints
 
@@ -98,18 +98,31 @@ def truncated(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
-def conditions_with(
-    conditions: Sequence[Condition] | None,
-    kind: str,
-    value: bool,
-    reason: str,
-    message: str,
-    now: float,
-    generation: int,
-) -> list[Condition]:
-    """Return the conditions with that one set; `lastTransitionTime` changes only with the condition's status."""
+class _WithConditions(Protocol):
+    @property
+    def conditions(self) -> list[Condition] | None: ...
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
+
+
+Status = TypeVar("Status", bound=_WithConditions)
+
+
+def condition(status: _WithConditions, kind: ConditionType) -> Condition | None:
+    return next((condition for condition in status.conditions or () if condition.type == kind), None)
+
+
+def is_true(status: _WithConditions, kind: ConditionType) -> bool:
+    current = condition(status, kind)
+    return current is not None and current.status == "True"
+
+
+def with_condition(
+    status: Status, kind: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
+) -> Status:
+    """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
     word: Literal["True", "False"] = "True" if value else "False"
-    kept = list(conditions or ())
+    kept = list(status.conditions or ())
     index = next((at for at, condition in enumerate(kept) if condition.type == kind), len(kept))
     before = kept[index] if index < len(kept) else None
     after = Condition(
@@ -122,7 +135,7 @@ def conditions_with(
         else before.last_transition_time,
         observed_generation=generation,
     )
-    return [*kept[:index], after, *kept[index + 1 :]]
+    return status.model_copy(update={"conditions": [*kept[:index], after, *kept[index + 1 :]]})
 
 
 class Decision(Model):
@@ -224,7 +237,6 @@ class JobStatus(Model):
     progress: Progress | None = Field(None, description="Progress of training.")
 
     def resolved_value(self, decision: str) -> str | None:
-        """Return the value of that decision; None if the job has none."""
         return next((choice.value for choice in self.resolved or () if choice.decision == decision), None)
 
     @property

@@ -34,7 +34,7 @@ def _use_keras_2(text: str) -> None:
     code = detect_in_source(text)
     if code.needs_legacy and importlib.util.find_spec("tf_keras") is not None:
         os.environ[_LEGACY] = "1"
-        found, why = code.keras_2[0].found, code.keras_2[0].why
+        found, why = code.keras_2[0].code, code.keras_2[0].why
         print(f"note: tf.keras is tf_keras here ({_LEGACY}=1): the program is written for Keras 2: {found} ({why})")
 
 

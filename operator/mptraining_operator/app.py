@@ -16,7 +16,6 @@ from mptraining_operator.jobs.plan.snapshot import Limits
 from mptraining_operator.jobs.reconciler import JobReconciler
 from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.resources.job_objects import Owner
-from mptraining_operator.jobs.resources.volumes import CABundle
 from mptraining_operator.jobs.watch.cache import Cache
 from mptraining_operator.jobs.watch.node_platform import NodePlatform
 from mptraining_operator.progress.auth import report_path
@@ -38,7 +37,6 @@ WORKERS = 8
 
 
 def limits(settings: OperatorSettings, identity: Identity) -> Limits:
-    """Return the settings that plans depend on."""
     return Limits(
         cluster=settings.cluster(),
         gang_release=settings.gang_release_seconds,
@@ -107,7 +105,6 @@ class Operator:
 
     def _pod_settings(self, owner: Owner, job: ResolvedJob | None) -> PodSettings:
         settings, progress = self._settings, self._progress
-        runtime = complete(settings.runtimes, (job and job.runtime) or DEFAULT)
         url, certificate = None, ""
         if progress is not None:
             host = dns_names(settings.progress.service, self._identity.namespace)[0]
@@ -117,14 +114,9 @@ class Operator:
             grace_seconds=settings.grace_seconds,
             progress_url=url,
             progress_certificate=certificate,
-            ca_bundle=CABundle(runtime.ca_config_map, runtime.ca_key or "ca.crt") if runtime.ca_config_map else None,
-            priority_class_name=runtime.priority_class_name,
+            runtime=complete(settings.runtimes, (job and job.runtime) or DEFAULT),
+            gangs=settings.gang_schedulers,
             platform_user=self._platform.assigns_users,
-            coscheduling=settings.gang_schedulers.coscheduling,
-            volcano=settings.gang_schedulers.volcano,
-            http_proxy=runtime.http_proxy,
-            https_proxy=runtime.https_proxy,
-            no_proxy=runtime.no_proxy or "",
         )
 
 

@@ -18,13 +18,12 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mptraining_api.accelerators import canonical_name, lookup
-from mptraining_api.admin_limits import JobLimits, known_accelerator
+from mptraining_api.admin_limits import known_accelerator
 from mptraining_api.machines.node_labels import DEFAULT_PLATFORM, NodeLabels
 from mptraining_api.model import Model, Name, Text, Uri, Word
 from mptraining_api.problems import InvalidSpec, InvalidValue
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import (
-    DEFAULT,
     Runtime,
     RuntimeName,
     matching,
@@ -228,11 +227,6 @@ class OperatorSettings(Model):
             )
         refuse(wrong)
         return self
-
-    @property
-    def limits(self) -> JobLimits:
-        """The limits on all jobs."""
-        return self.runtimes.get(DEFAULT, Runtime()).limits
 
     def cluster(self) -> ClusterSettings:
         """Return the settings that `resolve` needs; Auto stands for the values of a cluster that shows none."""

@@ -32,11 +32,11 @@ class Sign:
     """One construct in the source: its line (from 1; 0 for none), its text, and the difference in Keras 3."""
 
     line: int
-    found: str
+    code: str
     why: str
 
     def __str__(self) -> str:
-        return f"{self.found} in line {self.line} ({self.why})" if self.line else f"{self.found} ({self.why})"
+        return f"{self.code} in line {self.line} ({self.why})" if self.line else f"{self.code} ({self.why})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,8 @@ class _KerasVisitor(ast.NodeVisitor):
 
     # --- signs ------------------------------------------------------------------------------------------------------
 
-    def _add_sign(self, node: ast.AST, why: str, found: str | None = None) -> None:
-        self.keras_2.append(Sign(getattr(node, "lineno", 0), found or _short(node), why))
+    def _add_sign(self, node: ast.AST, why: str, code: str | None = None) -> None:
+        self.keras_2.append(Sign(getattr(node, "lineno", 0), code or _short(node), why))
 
     def visit_Try(self, node: ast.Try) -> None:
         """Skip the body of a try with handlers: the program handles both generations itself."""

@@ -123,14 +123,11 @@ def accelerator_of(labels: Labels) -> str | None:
                 if value is None:
                     continue
                 for accelerator in catalogue().values():
-                    if any(_holds(term, labels) for term in accelerator_terms(accelerator, platform, suffixes=True)):
-                        return accelerator.name
+                    for term in accelerator_terms(accelerator, platform, suffixes=True):
+                        if term and all(labels.get(key) in values for key, values in term.items()):
+                            return accelerator.name
                 unknown = unknown or (value if names["values"] != "machines" else None)
     return unknown
-
-
-def _holds(term: Term, labels: Labels) -> bool:
-    return bool(term) and all(labels.get(key) in values for key, values in term.items())
 
 
 def accelerator_terms(
@@ -150,13 +147,13 @@ def accelerator_terms(
     for kind in platform.nodes:
         term: dict[str, tuple[str, ...]] = {}
         if accelerator.kind != "cpu":
-            about = kind.accelerators.get(accelerator.kind, {})
-            values = _values(accelerator, platform, about.get("values", ""), suffix, suffixes=suffixes)
+            names = kind.accelerators.get(accelerator.kind, {})
+            values = _values(accelerator, platform, names.get("values", ""), suffix, suffixes=suffixes)
             if not values:
                 continue
-            term[about["label"]] = values
-            if "memory" in about and accelerator.aws_memory is not None:
-                term[about["memory"]] = (accelerator.aws_memory,)
+            term[names["label"]] = values
+            if "memory" in names and accelerator.aws_memory is not None:
+                term[names["memory"]] = (accelerator.aws_memory,)
         if provisioning != "OnDemand":
             if provisioning not in kind.provisioning:
                 continue

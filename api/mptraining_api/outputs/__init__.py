@@ -1,1 +1,1 @@
-"""What a run records: the fields of a job about it, metrics by step, and the run on tracking servers."""
+"""Records of a run: the fields of a job about them, and metrics by step."""

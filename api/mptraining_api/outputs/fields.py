@@ -1,4 +1,4 @@
-"""What a job writes, as a user writes it: checkpoints, the model, the run folder, profiles, metrics on servers."""
+"""Fields of what a job writes: checkpoints, the model, the run folder, profiles, metrics on servers."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ class ScalarSeries:
         self._validated_at = 0
 
     def add(self, event: Event) -> list[Scalar | Restart]:
-        """Return what the event adds to the series."""
-        found: list[Scalar | Restart] = []
+        added: list[Scalar | Restart] = []
         step = restart_step(event)
         if step is None and isinstance(event, Started):
             # The first Progress of the attempt tells where it continues.
@@ -82,11 +81,11 @@ class ScalarSeries:
             self._last = step
             if step < self._validated_at:
                 self._validated = {}
-            found.append(Restart(step, event.time))
+            added.append(Restart(step, event.time))
         if isinstance(event, Progress):
             self._last = event.step
-            found += self.at_step(event.step, event.time, event.metrics, gauges(event))
-        return found
+            added += self.at_step(event.step, event.time, event.metrics, gauges(event))
+        return added
 
     def at_step(
         self, step: int, time: float, metrics: Mapping[str, float], gauges: Mapping[str, float]
@@ -107,7 +106,7 @@ class ScalarSeries:
 
 
 def of_validation(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a Progress event that are of validation."""
+    """Return the validation metrics of a Progress event."""
     return {name: value for name, value in metrics.items() if name.startswith(_VALIDATION_PREFIX)}
 
 

@@ -27,7 +27,7 @@ class Alternative:
 
     index: int
     job: MPTrainingJob
-    # Of the first choice; None for a program that has none.
+    # That of the first choice; None for a program without one.
     batch_size: int | None
 
     @property
@@ -68,15 +68,15 @@ def located(alternative: Alternative, function: Callable[..., T], *arguments: ob
 
 def relocated(alternative: Alternative, problem: InvalidSpec) -> InvalidSpec:
     """Return the problem of the alternative's job with a field of the job that the user wrote."""
-    where, found, step = problem.where, problem.found, problem.next_step
+    where, mistake, step = problem.where, problem.found, problem.next_step
     if where.startswith("spec.accelerator."):
         where = f"{alternative.field}.{where.removeprefix('spec.accelerator.')}"
     elif where == POLICY:
         # The policy is that of all machines, so that the next step must not suit this one alone.
         step = f"Write policy: Auto, which chooses for each machine, or remove {alternative.field}."
     else:
-        where, found = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {found}"
-    return InvalidSpec(where, found, expected=problem.expected, next_step=step)
+        where, mistake = f"{alternative.field}.type", f"{alternative.job.spec.accelerator.type}: {where}: {mistake}"
+    return InvalidSpec(where, mistake, expected=problem.expected, next_step=step)
 
 
 def check_replicas(alternative: Alternative, first: Devices, there: Devices) -> None:
@@ -105,10 +105,10 @@ def _replicas(count: int) -> str:
 
 
 def one_keras_generation(
-    spec: JobSpec, wanted: Devices, others: Sequence[tuple[Alternative, Devices]]
+    spec: JobSpec, requested: Devices, others: Sequence[tuple[Alternative, Devices]]
 ) -> tuple[Keras, Choice]:
     """Return the Keras generation of all machines: Legacy if one of them needs it. Raises InvalidSpec."""
-    keras, choice = keras_generation(spec, wanted)
+    keras, choice = keras_generation(spec, requested)
     for alternative, devices in others:
         needed, _ = located(alternative, keras_generation, alternative.job.spec, devices)
         if needed != keras and spec.keras in (None, "Auto"):

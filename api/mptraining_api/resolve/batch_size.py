@@ -15,7 +15,7 @@ SCALING = "spec.training.learningRateScaling"
 
 # The default of keras.Model.fit, so that a learning rate found there is valid here.
 KERAS_BATCH_SIZE = 32
-# Of a prediction, whose memory holds no gradients; also the default of `Model.predict`.
+# A prediction needs no memory for gradients; also the default of `Model.predict`.
 PREDICTION_BATCH_SIZE = 32
 
 

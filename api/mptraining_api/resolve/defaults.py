@@ -36,13 +36,13 @@ def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining,
         epochs = 1
         decided("epochs", "1", "neither epochs nor totalSteps is given: one pass shows that the job works")
     if application:
-        own = "a classifier over integer labels"
+        because = "a classifier over integer labels"
         if written.optimizer is None:
             decided("optimizer", "Adam, learning rate 0.001", "Keras' default for a model by name")
         if written.loss is None:
-            decided("loss", f"{LOSS.class_name}(from_logits=True)", own)
+            decided("loss", f"{LOSS.class_name}(from_logits=True)", because)
         if written.metrics is None:
-            decided("metrics", METRICS[0].class_name, own)
+            decided("metrics", METRICS[0].class_name, because)
     metrics = METRICS if application else None
     repeatable, repeatable_choice = deterministic(spec, devices)
     choices.append(repeatable_choice)
@@ -68,7 +68,6 @@ def resolve_training(spec: JobSpec, devices: Devices) -> tuple[ResolvedTraining,
 
 
 def resolve_data(data: Data, program: Program) -> tuple[ResolvedData, tuple[Choice, ...]]:
-    """Return the data section with its defaults."""
     # `auto` of a prediction and an ensemble is what their models were trained with.
     known = program.application is not None or program.uses_trained_models
     preprocess = data.preprocess or ("auto" if known else "none")
@@ -109,28 +108,15 @@ RESIZE_SECONDS = 600
 class ResolvedRunPolicy(Model):
     """Limits in seconds and numbers of retries; None means no limit."""
 
-    backoff_limit: int
-    infrastructure_retries: int
-    active_deadline_seconds: int | None
-    pending_timeout_seconds: int
-    progress_deadline_seconds: int | None
-    resize_seconds: int
-    ttl_seconds_after_finished: int | None
+    backoff_limit: int = BACKOFF_LIMIT
+    infrastructure_retries: int = INFRASTRUCTURE_RETRIES
+    active_deadline_seconds: int | None = None
+    pending_timeout_seconds: int = PENDING_TIMEOUT
+    progress_deadline_seconds: int | None = None
+    resize_seconds: int = RESIZE_SECONDS
+    ttl_seconds_after_finished: int | None = None
 
 
 def resolve_run_policy(written: RunPolicy | None) -> ResolvedRunPolicy:
-    """Return the run policy with its defaults."""
-    policy = written or RunPolicy()
-
-    def given(value: int | None, default: int) -> int:
-        return default if value is None else value
-
-    return ResolvedRunPolicy(
-        backoff_limit=given(policy.backoff_limit, BACKOFF_LIMIT),
-        infrastructure_retries=given(policy.infrastructure_retries, INFRASTRUCTURE_RETRIES),
-        active_deadline_seconds=policy.active_deadline_seconds,
-        pending_timeout_seconds=given(policy.pending_timeout_seconds, PENDING_TIMEOUT),
-        progress_deadline_seconds=policy.progress_deadline_seconds,
-        resize_seconds=given(policy.resize_seconds, RESIZE_SECONDS),
-        ttl_seconds_after_finished=policy.ttl_seconds_after_finished,
-    )
+    given = {} if written is None else written.model_dump(exclude={"suspend"}, exclude_none=True)
+    return ResolvedRunPolicy(**given)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mptraining_api import accelerators
 from mptraining_api.accelerators import AcceleratorType
+from mptraining_api.machines.node_labels import NodeLabels
 from mptraining_api.problems import InvalidSpec, nearest
 from mptraining_api.resolved_job import Choice, ResolvedAccelerator, Strategy
 from mptraining_api.spec import JobSpec, Machine
@@ -32,16 +33,14 @@ class Devices:
         return self.workers * self.replicas_per_worker
 
 
-def requested_devices(spec: JobSpec, any_count: bool = False) -> Devices:
-    """Return the devices that the spec requests. Raises InvalidSpec if no machine has them.
-
-    `any_count`: whether pods may use a part of a machine's GPUs, as on machines that are not GKE's.
-    """
+def requested_devices(spec: JobSpec, node_labels: NodeLabels = "GKE") -> Devices:
+    """Return the devices that the spec requests, before a CPU fallback. Raises InvalidSpec if no machine has them."""
     device = accelerators.lookup(spec.accelerator.type)
     _check_partition(spec.accelerator, device)
     if device.kind == "tpu":
         return _tpu(spec.accelerator, device, spec.workers)
-    count, choices = _count(spec, device, any_count=any_count)
+    # On machines that are not GKE's, a pod may use a part of the GPUs.
+    count, choices = _count(spec, device, any_count=node_labels != "GKE")
     workers = spec.elastic.max if spec.elastic else spec.workers or 1
     return Devices(_resolved(spec.accelerator, device, count), workers, count, choices)
 
@@ -135,7 +134,7 @@ def _resolved(machine: Machine, device: AcceleratorType, count: int) -> Resolved
         title=device.title,
         count_per_worker=count,
         topology=machine.topology,
-        provisioning=machine.provisioning.value if machine.provisioning else "OnDemand",
+        provisioning=machine.provisioning or "OnDemand",
         reservation=machine.reservation,
         partition=machine.partition,
         compute_capability=device.compute_capability,
@@ -209,10 +208,10 @@ def _no_strategy(spec: JobSpec, devices: Devices) -> tuple[Strategy, Choice]:
     else:
         because = "asked for: one device"
         if devices.accelerator.kind == "tpu" or devices.replicas > 1:
-            found = devices.accelerator.title if devices.replicas == 1 else f"{devices.replicas} replicas"
+            hardware = devices.accelerator.title if devices.replicas == 1 else f"{devices.replicas} replicas"
             raise InvalidSpec(
                 "spec.strategy",
-                f"'None' with {found}",
+                f"'None' with {hardware}",
                 expected="one device that is no TPU",
                 next_step="Write strategy: Auto, or ask for one device.",
             )

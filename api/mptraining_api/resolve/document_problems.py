@@ -13,7 +13,7 @@ from mptraining_api.resolve import alternatives
 from mptraining_api.resolve.batch_size import global_batch_size
 from mptraining_api.resolve.devices import requested_devices, strategy
 from mptraining_api.resolve.precision import keras_generation, precision
-from mptraining_api.resolve.resolve import ClusterSettings, requested, resolve
+from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.rules.check import violations
 from mptraining_api.spec import JobSpec, MPTrainingJob
 from mptraining_api.validation.keras_names import Generation, unknown_names
@@ -111,7 +111,7 @@ def _is_hidden(field: str, sections: set[str]) -> bool:
 def _problems_of_machines(
     job: MPTrainingJob, settings: ClusterSettings, broken: Sequence[InvalidSpec]
 ) -> Iterator[InvalidSpec]:
-    """Yield what each machine of the job by itself cannot be or compute, beside the `broken` rules of the job too."""
+    """Yield the problems of each machine by itself, without those of the job's `broken` rules."""
     yield from _problems_of_machine(job.spec, settings)
     known = {problem.where for problem in broken}
     for alternative in alternatives.jobs(job, None):
@@ -124,7 +124,7 @@ def _problems_of_machine(spec: JobSpec, settings: ClusterSettings) -> Iterator[I
     if spec.accelerator.type not in accelerators.catalogue():
         return
     try:
-        devices = requested(spec, settings)
+        devices = requested_devices(spec, settings.node_labels)
     except InvalidSpec as problem:
         yield problem
         return
@@ -149,7 +149,7 @@ def _resolve_problems(job: MPTrainingJob, settings: ClusterSettings, *, complete
     if complete:
         yield from _refusals(lambda: resolve(job, settings))
     elif job.spec.program.is_trained_here:
-        yield from _refusals(lambda: global_batch_size(job.spec, requested(job.spec, settings)))
+        yield from _refusals(lambda: global_batch_size(job.spec, requested_devices(job.spec, settings.node_labels)))
 
 
 def _rates_in_quotes(document: Mapping[str, Any]) -> list[InvalidSpec]:

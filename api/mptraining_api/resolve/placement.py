@@ -79,10 +79,13 @@ def placement(
         always = {**always, **(discovery[0] if discovery else {})}
     terms: list[Term] = [{**term, **always} for term in _terms(accelerator, device, platform, suffix=suffix)]
     selector, affinity = _selector(terms)
+    resource = device.resource
+    if accelerator.partition and platform.partition_label is None and not single:
+        resource = f"nvidia.com/mig-{accelerator.partition}"
     return Placement(
         node_selector=selector,
         node_affinity=affinity,
-        resources=dict.fromkeys(_resource(accelerator, device, platform, single=single), accelerator.count_per_worker),
+        resources={resource: accelerator.count_per_worker} if resource else {},
         requests=default_requests(device.name, accelerator.count_per_worker, platform.name, part=_part(accelerator)),
         tolerations=tuple(_tolerations(accelerator, device, platform)),
         pack_by=platform.topology if pack else None,
@@ -143,7 +146,7 @@ def _selector(terms: list[Term]) -> tuple[dict[str, str], tuple[dict[str, Any], 
     """Return the terms as a node selector, if there is one with single values, else as terms of a node affinity."""
     if not terms:
         return {}, None
-    # What all terms require is in the selector, which kubectl and autoscalers show at one glance.
+    # The selector has what all terms require: kubectl and autoscalers show it at one glance.
     shared = {
         key: values[0]
         for key, values in terms[0].items()
@@ -158,17 +161,6 @@ def _affinity(terms: list[Term]) -> tuple[dict[str, Any], ...] | None:
     ]
     # A term without expressions would match no node; all of its labels are in the selector.
     return tuple({"matchExpressions": requirements} for requirements in expressions) if all(expressions) else None
-
-
-def _resource(
-    accelerator: ResolvedAccelerator, device: AcceleratorType, platform: Platform, *, single: bool
-) -> Iterator[str]:
-    if device.resource is None:
-        return
-    if accelerator.partition and platform.partition_label is None and not single:
-        yield f"nvidia.com/mig-{accelerator.partition}"
-    else:
-        yield device.resource
 
 
 def _part(accelerator: ResolvedAccelerator) -> float:

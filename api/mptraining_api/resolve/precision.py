@@ -37,9 +37,9 @@ def keras_generation(spec: JobSpec, requested: Devices) -> tuple[Keras, Choice]:
     tpu = requested.accelerator.kind == "tpu"
     several_workers = spec.program.script is not None and requested.workers > 1
     if spec.keras == "Keras3" and (tpu or (several_workers and spec.strategy != "None")):
-        found = "on a TPU" if tpu else f"for a script on {requested.workers} workers, where its model.fit fails"
+        case = "on a TPU" if tpu else f"for a script on {requested.workers} workers, where its model.fit fails"
         raise InvalidSpec(
-            "spec.keras", f"'Keras3' {found}", expected="Legacy or Auto", next_step="Write keras: Legacy (tf_keras)."
+            "spec.keras", f"'Keras3' {case}", expected="Legacy or Auto", next_step="Write keras: Legacy (tf_keras)."
         )
     if spec.keras in ("Keras3", "Legacy"):
         picked: Keras = "Keras3" if spec.keras == "Keras3" else "Legacy"
@@ -60,21 +60,21 @@ def precision(spec: JobSpec, requested: Devices, devices: Devices, keras: Keras)
     `requested` determines the allowed policies, `devices` (different after a CPU fallback) the value of Auto. Raises
     InvalidSpec for a policy that the accelerator cannot compute.
     """
-    wanted = spec.precision.policy if spec.precision else None
+    written = spec.precision.policy if spec.precision else None
     scale = spec.precision.loss_scale if spec.precision else None
     own_scaling = spec.program.script is not None and keras == "Keras3"
     policy: Policy
     if spec.program.uses_trained_models:
         policy, because = "float32", "trained models are exported under float32"
-    elif wanted is None or wanted == "Auto":
+    elif written is None or written == "Auto":
         policy, because = _automatic(devices, own_scaling=own_scaling)
     else:
-        policy, because = wanted, "asked for"
+        policy, because = written, "asked for"
         _refuse_impossible(
-            wanted, requested, own_scaling=own_scaling, has_alternatives=spec.accelerator.alternatives is not None
+            written, requested, own_scaling=own_scaling, has_alternatives=spec.accelerator.alternatives is not None
         )
-        if devices.accelerator.kind == "cpu" and wanted.startswith("mixed_"):
-            because = f"asked for; {_ON_A_CPU[wanted]}"
+        if devices.accelerator.kind == "cpu" and written.startswith("mixed_"):
+            because = f"asked for; {_ON_A_CPU[written]}"
     resolved = ResolvedPrecision(
         policy=policy,
         loss_scale_mode=(scale.mode if scale else None) or "Dynamic",

@@ -67,32 +67,35 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
     job = chosen.job
     spec = job.spec
     trained_here = spec.program.is_trained_here
-    wanted = requested(spec, settings)
+    requested = requested_devices(spec, settings.node_labels)
 
     batch_size: int | None = None
     batch_choices: tuple[Choice, ...] = ()
     rate = LearningRate(factor=1.0, warmup_steps=0)
     if trained_here:
-        batch_size = global_batch_size(spec, wanted)
+        batch_size = global_batch_size(spec, requested)
         rate, batch_choices = learning_rate(spec, batch_size)
 
     on_others = alternatives.jobs(job, batch_size)
     for option in on_others:
         alternatives.located(option, check.check, option.job)
-    others = [(option, alternatives.located(option, requested, option.job.spec, settings)) for option in on_others]
+    others = [
+        (option, alternatives.located(option, requested_devices, option.job.spec, settings.node_labels))
+        for option in on_others
+    ]
     # The GPU image of a runtime is its administrator's decision, as podTemplate.image is the user's.
     if chosen.name == DEFAULT or chosen.named.images.gpu is None:
-        check_kernels(spec, wanted)
+        check_kernels(spec, requested)
         for option, there in others:
             alternatives.located(option, check_kernels, option.job.spec, there)
     for option, there in others:
-        alternatives.check_replicas(option, wanted, there)
-    keras, keras_choice = alternatives.one_keras_generation(spec, wanted, others)
-    devices = _available(spec, wanted, settings, batch_size)
+        alternatives.check_replicas(option, requested, there)
+    keras, keras_choice = alternatives.one_keras_generation(spec, requested, others)
+    devices = _available(spec, requested, settings, batch_size)
     images = chosen.runtime.images
-    first = _machine(spec, wanted, devices, settings, images, keras)
+    first = _machine(spec, requested, settings, images, keras, batch_size)
     if batch_size is not None:
-        batch_choices = (batch_choice(spec, wanted, devices, batch_size), *batch_choices)
+        batch_choices = (batch_choice(spec, requested, devices, batch_size), *batch_choices)
     training, training_choices = resolve_training(spec, devices) if trained_here else (None, ())
     data, data_choices = (None, ()) if spec.data is None else resolve_data(spec.data, spec.program)
     output, output_choices = _output(chosen)
@@ -131,7 +134,8 @@ def _resolve(chosen: Chosen, settings: ClusterSettings) -> ResolvedJob:
         ),
     )
     placed = [
-        alternatives.located(option, _alternative, option, there, settings, images, keras) for option, there in others
+        alternatives.located(option, _machine, option.job.spec, there, settings, images, keras, batch_size)
+        for option, there in others
     ]
     alternatives.check_sizes(resolved, placed)
     # A cluster without accelerators has none of the machines: the job runs on the CPU and looks for no other.
@@ -147,27 +151,27 @@ def _sizes(spec: JobSpec, devices: Devices, batch_size: int | None) -> tuple[Cho
     return (Choice(field="spec.elastic", value=", ".join(map(str, sizes)), because=because),)
 
 
-def requested(spec: JobSpec, settings: ClusterSettings) -> Devices:
-    """Return the devices that the job asks for, before a CPU fallback. Raises InvalidSpec."""
-    # Of machines that are not GKE's, a pod may use a part of the GPUs.
-    return requested_devices(spec, any_count=settings.node_labels != "GKE")
-
-
-def _available(spec: JobSpec, wanted: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:
+def _available(spec: JobSpec, requested: Devices, settings: ClusterSettings, batch_size: int | None) -> Devices:
     """Return the devices that the workers have: those of a CPU in a cluster without accelerators."""
     if not settings.cpu_fallback:
-        return wanted
-    return without_accelerators(wanted, splits_in_two=_splits_in_two(spec, wanted, batch_size))
+        return requested
+    return without_accelerators(requested, splits_in_two=_splits_in_two(spec, requested, batch_size))
 
 
 def _machine(
-    spec: JobSpec, wanted: Devices, devices: Devices, settings: ClusterSettings, images: RuntimeImages, keras: Keras
+    spec: JobSpec,
+    requested: Devices,
+    settings: ClusterSettings,
+    images: RuntimeImages,
+    keras: Keras,
+    batch_size: int | None,
 ) -> ResolvedMachine:
     """Return what depends on the machine of `spec`. Raises InvalidSpec."""
+    devices = _available(spec, requested, settings, batch_size)
     # The requested devices are checked, too: a CPU fallback must not accept a job that a cluster with them refuses.
-    strategy(spec, wanted)
+    strategy(spec, requested)
     picked_strategy, strategy_choice = strategy(spec, devices)
-    resolved_precision, precision_choice = precision(spec, wanted, devices, keras)
+    resolved_precision, precision_choice = precision(spec, requested, devices, keras)
     jit, jit_choice = jit_compile(spec, devices, resolved_precision.policy)
     written_image = spec.pod_template.image if spec.pod_template else None
     return ResolvedMachine(
@@ -182,19 +186,6 @@ def _machine(
         placement=_placement(spec, settings, devices),
         choices=(*devices.choices, strategy_choice, precision_choice, jit_choice),
     )
-
-
-def _alternative(
-    alternative: alternatives.Alternative,
-    wanted: Devices,
-    settings: ClusterSettings,
-    images: RuntimeImages,
-    keras: Keras,
-) -> ResolvedMachine:
-    """Return an alternative with what depends on it. Raises InvalidSpec."""
-    spec = alternative.job.spec
-    available = _available(spec, wanted, settings, alternative.batch_size)
-    return _machine(spec, wanted, available, settings, images, keras)
 
 
 def _placement(spec: JobSpec, settings: ClusterSettings, devices: Devices) -> Placement:
@@ -218,13 +209,13 @@ def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
     return (Choice(field="spec.managedBy", value=str(spec.managed_by), because=because),)
 
 
-def _splits_in_two(spec: JobSpec, wanted: Devices, batch_size: int | None) -> bool:
+def _splits_in_two(spec: JobSpec, requested: Devices, batch_size: int | None) -> bool:
     """Return whether a CPU fallback on one worker may use two replicas for this job."""
     if spec.program.script is None:
         # Without a batch size, the program trains nothing.
         return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0
     # A script that trains on one device without a strategy would be another program with a strategy.
-    if wanted.replicas == 1:
+    if requested.replicas == 1:
         return False
     # A Keras 3 script may use mixed_float16 on one replica, but not on two: its loss scaling would be wrong.
     return spec.precision is None or spec.precision.policy != "mixed_float16" or spec.keras == "Legacy"

@@ -15,7 +15,7 @@ from mptraining_api.pods.fields import PodTemplate, Resources
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.runtime_settings import DEFAULT, Runtime, RuntimeImages
 from mptraining_api.resolved_job import Choice
-from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob, Provisioning
+from mptraining_api.spec import NO_RUNTIME, Machine, MPTrainingJob
 
 
 def merge(base: PodTemplate, over: PodTemplate) -> PodTemplate:
@@ -26,17 +26,17 @@ def merge(base: PodTemplate, over: PodTemplate) -> PodTemplate:
     """
     values = {name: getattr(base, name) for name in type(base).model_fields}
     for name in type(over).model_fields:
-        mine, theirs = values[name], getattr(over, name)
-        if theirs is None or mine is None:
-            values[name] = mine if theirs is None else theirs
+        old, new = values[name], getattr(over, name)
+        if new is None or old is None:
+            values[name] = old if new is None else new
         elif name in _KEYS:
-            values[name] = _merge_lists(mine, theirs, _KEYS[name])
+            values[name] = _merge_lists(old, new, _KEYS[name])
         elif name == "resources":
-            values[name] = _merge_resources(mine, theirs)
-        elif isinstance(mine, dict):
-            values[name] = {**mine, **theirs}
+            values[name] = _merge_resources(old, new)
+        elif isinstance(old, dict):
+            values[name] = {**old, **new}
         else:
-            values[name] = theirs
+            values[name] = new
     return base.model_copy(update=values)
 
 
@@ -61,15 +61,16 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _merge_lists(mine: Sequence[Any], theirs: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    names = [key(item) for item in theirs]
-    kept = [item for item in mine if item not in theirs and (key(item) is None or key(item) not in names)]
-    return [*kept, *theirs]
+def _merge_lists(old: Sequence[Any], new: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
+    names = [key(item) for item in new]
+    kept = [item for item in old if item not in new and (key(item) is None or key(item) not in names)]
+    return [*kept, *new]
 
 
-def _merge_resources(mine: Resources, theirs: Resources) -> Resources:
-    parts = {part: (getattr(mine, part), getattr(theirs, part)) for part in ("requests", "limits")}
-    return mine.model_copy(update={part: {**(old or {}), **(new or {})} or None for part, (old, new) in parts.items()})
+def _merge_resources(old: Resources, new: Resources) -> Resources:
+    parts = ("requests", "limits")
+    merged = {part: {**(getattr(old, part) or {}), **(getattr(new, part) or {})} or None for part in parts}
+    return old.model_copy(update=merged)
 
 
 M = TypeVar("M", bound=Machine)
@@ -155,7 +156,7 @@ def _provided(machine: M, runtime: Runtime) -> M:
     impossible = machine.type == "cpu" and runtime.provisioning == "FlexStart"
     if runtime.provisioning is None or machine.provisioning is not None or impossible:
         return machine
-    return machine.model_copy(update={"provisioning": Provisioning(runtime.provisioning)})
+    return machine.model_copy(update={"provisioning": runtime.provisioning})
 
 
 def _reasons(chosen: Chosen) -> list[Choice]:

@@ -25,7 +25,6 @@ def rules() -> tuple[Rule, ...]:
 
 
 def violations(job: MPTrainingJob) -> list[InvalidSpec]:
-    """Return the violations of a job, in the order of the rules."""
     return _violations(job, rules())
 
 
@@ -40,7 +39,7 @@ def _violations(job: object, checked: Iterable[Rule]) -> list[InvalidSpec]:
             broken_at = rule.broken_at(value)
             if broken_at is not None:
                 field = path + rule.field.removeprefix(rule.at) + broken_at if rule.at else rule.field
-                text = _found(field_at(job, field))
+                text = _shortened(field_at(job, field))
                 broken.append(InvalidSpec(field, text, expected=rule.expected, next_step=rule.next_step))
     return broken
 
@@ -57,7 +56,7 @@ def check(job: MPTrainingJob) -> None:
         raise broken[0]
 
 
-def _found(value: object) -> str:
+def _shortened(value: object) -> str:
     """Return the value of a field, shortened to fit a line."""
     if value is None:
         return "missing"

@@ -1,4 +1,4 @@
-"""What is observed of a sweep's jobs, and what a plan does about them."""
+"""Observed jobs of a sweep, and the actions of its plan."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ class TrialJob:
 
     `metrics` are the job's last values, and are used once it has succeeded; `rounded` gives them alike everywhere.
     `infrastructure`: the job failed through no fault of its own, such as a lost machine, and is tried again.
-    `start` and `completion` are in seconds since 1970.
+    `completion` is in seconds since 1970.
     """
 
     name: str
     state: JobState
-    uid: str = ""
     suspended: bool = False
     infrastructure: bool = False
     message: str = ""
     metrics: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    start: float | None = None
     completion: float | None = None
 
 

@@ -29,12 +29,12 @@ def rung_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
     if not early_stopping(spec):
         return
     if value_at(spec.job, ("program", "script")) is not None:
-        found = "a script decides itself how long it trains"
-        yield InvalidSpec("spec.job.program.script", found, next_step="Remove stop.earlyStopping, or use a function.")
+        mistake = "a script decides itself how long it trains"
+        yield InvalidSpec("spec.job.program.script", mistake, next_step="Remove stop.earlyStopping, or use a function.")
         return
     if value_at(spec.job, ("output", "uri")) is None:
-        found = "missing: a trial continues from its checkpoint in the run folder"
-        yield InvalidSpec("spec.job.output.uri", found, next_step="Add a folder; trials get folders below it.")
+        mistake = "missing: a trial continues from its checkpoint in the run folder"
+        yield InvalidSpec("spec.job.output.uri", mistake, next_step="Add a folder; trials get folders below it.")
     for path, why in _CONFLICTS.items():
         value = value_at(spec.job, path)
         if value is not None and (path[-1] != "resume" or value == "Never"):
@@ -42,13 +42,15 @@ def rung_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
             yield InvalidSpec(where, f"{value!r} with early stopping", next_step=why)
     for number, parameter in enumerate(spec.parameters):
         if parameter.path in _OF_RUNGS:
-            found = f"{parameter.path!r} decides the rungs of early stopping, which all trials share"
-            yield InvalidSpec(f"spec.parameters[{number}].path", found, next_step="Set it in spec.job.")
+            mistake = f"{parameter.path!r} decides the rungs of early stopping, which all trials share"
+            yield InvalidSpec(f"spec.parameters[{number}].path", mistake, next_step="Set it in spec.job.")
     try:
         epochs = job_epochs(spec.job)
     except ValueError:
-        found = "missing: early stopping counts epochs"
-        yield InvalidSpec("spec.job.training.epochs", found, next_step="Add the epochs of a trial that is not stopped.")
+        mistake = "missing: early stopping counts epochs"
+        yield InvalidSpec(
+            "spec.job.training.epochs", mistake, next_step="Add the epochs of a trial that is not stopped."
+        )
         return
     yield from _epoch_problems(spec, epochs)
 
@@ -64,17 +66,17 @@ def _epoch_problems(spec: SweepSpec, epochs: int) -> Iterator[InvalidSpec]:
     written = spec.stop.early_stopping if spec.stop else None
     minimum = written.min_epochs if written else None
     if minimum is not None and minimum > epochs:
-        found = f"{minimum}, and the job trains for {epochs}"
-        yield InvalidSpec("spec.stop.earlyStopping.minEpochs", found, expected=f"at most {epochs}")
+        mistake = f"{minimum}, and the job trains for {epochs}"
+        yield InvalidSpec("spec.stop.earlyStopping.minEpochs", mistake, expected=f"at most {epochs}")
         return
     every = value_at(spec.job, ("training", "validationFreq"))
-    found_rungs = rungs(spec)
-    if not isinstance(every, int) or found_rungs is None or not spec.objective.metric.startswith("val_"):
+    schedule = rungs(spec)
+    if not isinstance(every, int) or schedule is None or not spec.objective.metric.startswith("val_"):
         return
-    without = [epoch for epoch in found_rungs.epochs if epoch % every]
+    without = [epoch for epoch in schedule.epochs if epoch % every]
     if without:
-        found = f"{every}: no validation after epoch {without[0]}, where trials are compared"
-        yield InvalidSpec("spec.job.training.validationFreq", found, next_step="Remove it, or change minEpochs.")
+        mistake = f"{every}: no validation after epoch {without[0]}, where trials are compared"
+        yield InvalidSpec("spec.job.training.validationFreq", mistake, next_step="Remove it, or change minEpochs.")
 
 
 def reported_metrics(job: Mapping[str, Any]) -> tuple[list[str], bool]:
@@ -96,7 +98,6 @@ def reported_metrics(job: Mapping[str, Any]) -> tuple[list[str], bool]:
 
 
 def has_validation(job: Mapping[str, Any]) -> bool:
-    """Return whether the job has validation data."""
     return bool(value_at(dict(job), ("data", "validation")))
 
 
@@ -111,7 +112,7 @@ def _name(metric: Mapping[str, Any]) -> str:
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-# Of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
+# A part of 1 MiB; the rest is for the spec, the conditions and Kubernetes' own fields.
 _MOST_STATUS_BYTES = 900_000
 # A trial without its parameters: numbers, names, times, messages and the values of four rungs.
 _TRIAL_BYTES = 450
@@ -126,9 +127,9 @@ def sweep_problems(document: Mapping[str, Any], settings: ClusterSettings) -> Do
     """
     kind = (document.get("apiVersion"), document.get("kind"))
     if not is_served(kind[0]) or kind[1] != SWEEP_KIND:
-        found = f"apiVersion and kind are {kind[0]!r}, {kind[1]!r}"
+        mistake = f"apiVersion and kind are {kind[0]!r}, {kind[1]!r}"
         field = "kind" if is_served(kind[0]) else "apiVersion"
-        return DocumentProblems((InvalidSpec(field, found, expected=f"{API_VERSION!r}, {SWEEP_KIND!r}"),))
+        return DocumentProblems((InvalidSpec(field, mistake, expected=f"{API_VERSION!r}, {SWEEP_KIND!r}"),))
     written = {key: value for key, value in document.items() if key != "status"}
     sweep, invalid = MPTrainingSweep.validate_document(written)
     if sweep is None:
@@ -203,14 +204,14 @@ def _metric_problem(spec: SweepSpec) -> tuple[InvalidSpec | None, bool]:
     if script or any(parameter.path.startswith("training.metrics") for parameter in spec.parameters):
         return None, False
     if metric.startswith("val_") and not has_validation(spec.job):
-        found = f"{metric!r}, and the job has no validation data"
+        mistake = f"{metric!r}, and the job has no validation data"
         step = f"Add spec.job.data.validation, or use {metric.removeprefix('val_')}."
-        return InvalidSpec(where, found, next_step=step), True
+        return InvalidSpec(where, mistake, next_step=step), True
     known, others = reported_metrics(spec.job)
     if metric in known:
         return None, False
-    found = f"the job's training.metrics do not include {metric!r}" if others else f"the job reports no {metric!r}"
-    return InvalidSpec(where, found, expected=" or ".join(known), next_step=nearest(metric, known)), not others
+    mistake = f"the job's training.metrics do not include {metric!r}" if others else f"the job reports no {metric!r}"
+    return InvalidSpec(where, mistake, expected=" or ".join(known), next_step=nearest(metric, known)), not others
 
 
 def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> DocumentProblems:
@@ -242,8 +243,8 @@ def _problems_of(sweep: MPTrainingSweep, values: Mapping[str, Any], settings: Cl
     try:
         spec = trial_spec(sweep.spec.job, values)
     except KeyError as error:
-        found = f"has no section {error.args[0]!r}, which a parameter's path goes through"
-        return DocumentProblems((InvalidSpec("spec", found, expected="a mapping there, or nothing"),))
+        mistake = f"has no section {error.args[0]!r}, which a parameter's path goes through"
+        return DocumentProblems((InvalidSpec("spec", mistake, expected="a mapping there, or nothing"),))
     metadata = {"name": sweep.metadata.name}
     return document_problems({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, settings)
 
@@ -294,9 +295,9 @@ def _moved(
         # A section that is not in the job is there because of the parameter.
         created = "." in section and parameter.path.startswith(f"{section}.") and _absent(job, section)
         if problem.found == "missing" and created:
-            found = f"this parameter sets {section}, so the job must name it: spec.job.{field} is missing"
+            mistake = f"this parameter sets {section}, so the job must name it: spec.job.{field} is missing"
             step = f"Add {section.rpartition('.')[2]}: {{{last}: …}} to spec.job.{section.rpartition('.')[0]}."
-            return InvalidSpec(f"spec.parameters[{number}].path", found, next_step=step)
+            return InvalidSpec(f"spec.parameters[{number}].path", mistake, next_step=step)
         above = parameter.path.startswith(f"{field}.") and _absent(job, field)
         if above or field == parameter.path or field.startswith((f"{parameter.path}.", f"{parameter.path}[")):
             part, value = next(_checked_values(parameter))
@@ -310,5 +311,5 @@ def _absent(job: dict[str, Any], field: str) -> bool:
 
 
 def _at_value(problem: InvalidSpec, where: str, parameter: Parameter, value: object) -> InvalidSpec:
-    found = f"with {parameter.path}: {json.dumps(value)} a trial's job is refused: {problem.where}: {problem.found}"
-    return InvalidSpec(where, found, expected=problem.expected, next_step=problem.next_step)
+    mistake = f"with {parameter.path}: {json.dumps(value)} a trial's job is refused: {problem.where}: {problem.found}"
+    return InvalidSpec(where, mistake, expected=problem.expected, next_step=problem.next_step)

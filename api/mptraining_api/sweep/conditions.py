@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mptraining_api.status import Condition, conditions_with, format_time
+from mptraining_api.status import ConditionType, condition, format_time, with_condition
 from mptraining_api.sweep.actions import TrialJob
 from mptraining_api.sweep.spec import SweepSpec
 from mptraining_api.sweep.status import BestTrial, SweepPhase, SweepStatus, Trial, TrialState
@@ -24,11 +24,6 @@ class End:
     ]
     message: str
     succeeded: bool
-
-
-def is_finished(status: SweepStatus) -> bool:
-    """Return whether the sweep has ended."""
-    return any(condition.type == "Finished" and condition.status == "True" for condition in status.conditions or ())
 
 
 def with_trials(
@@ -91,14 +86,14 @@ def with_running(status: SweepStatus, now: float, generation: int, *, held: bool
     began = any((status.running, status.succeeded, status.stopped, status.failed))
     phase = SweepPhase.RUNNING if began else SweepPhase.PENDING
     status = status.model_copy(update={"phase": phase})
-    if _condition(status, "Suspended") is not None:
-        status = _with_condition(status, "Suspended", False, "Resumed", "", now, generation)
+    if condition(status, "Suspended") is not None:
+        status = with_condition(status, "Suspended", False, "Resumed", "", now, generation)
     if held:
-        status = _with_condition(status, "Running", False, "SearchChanged", _SEARCH_CHANGED, now, generation)
+        status = with_condition(status, "Running", False, "SearchChanged", _SEARCH_CHANGED, now, generation)
     elif phase == SweepPhase.RUNNING:
-        status = _with_condition(status, "Running", True, "Running", "trials run", now, generation)
+        status = with_condition(status, "Running", True, "Running", "trials run", now, generation)
     else:
-        status = _with_condition(status, "Running", False, "Starting", "no trial runs yet", now, generation)
+        status = with_condition(status, "Running", False, "Starting", "no trial runs yet", now, generation)
     return _reconciling(status, now, generation)
 
 
@@ -107,13 +102,12 @@ def with_suspended(status: SweepStatus, now: float, generation: int, *, held: bo
     message = "suspended by spec.runPolicy.suspend; set it to false to continue"
     status = status.model_copy(update={"phase": SweepPhase.SUSPENDED})
     waits = ("SearchChanged", _SEARCH_CHANGED) if held else ("Suspended", message)
-    status = _with_condition(status, "Running", False, *waits, now, generation)
-    status = _with_condition(status, "Suspended", True, "Suspended", message, now, generation)
+    status = with_condition(status, "Running", False, *waits, now, generation)
+    status = with_condition(status, "Suspended", True, "Suspended", message, now, generation)
     return _reconciling(status, now, generation)
 
 
 def with_finished(status: SweepStatus, end: End, now: float, generation: int) -> SweepStatus:
-    """Record the end of the sweep."""
     status = status.model_copy(
         update={
             "phase": SweepPhase.SUCCEEDED if end.succeeded else SweepPhase.FAILED,
@@ -122,25 +116,14 @@ def with_finished(status: SweepStatus, end: End, now: float, generation: int) ->
             "conditions": [condition for condition in status.conditions or () if condition.type != "Reconciling"],
         }
     )
-    status = _with_condition(status, "Running", False, end.reason, "the sweep has ended", now, generation)
-    for kind in ("Complete",) if end.succeeded else ("Failed", "Stalled"):
-        status = _with_condition(status, kind, True, end.reason, end.message, now, generation)
-    return _with_condition(status, "Finished", True, end.reason, end.message, now, generation)
+    status = with_condition(status, "Running", False, end.reason, "the sweep has ended", now, generation)
+    kinds: tuple[ConditionType, ...] = ("Complete",) if end.succeeded else ("Failed", "Stalled")
+    for kind in kinds:
+        status = with_condition(status, kind, True, end.reason, end.message, now, generation)
+    return with_condition(status, "Finished", True, end.reason, end.message, now, generation)
 
 
 def _reconciling(status: SweepStatus, now: float, generation: int) -> SweepStatus:
     # kstatus reports InProgress while it is true.
     message = "the sweep has not ended: see the condition Running"
-    return _with_condition(status, "Reconciling", True, "NotFinished", message, now, generation)
-
-
-def _condition(status: SweepStatus, kind: str) -> Condition | None:
-    return next((condition for condition in status.conditions or () if condition.type == kind), None)
-
-
-def _with_condition(
-    status: SweepStatus, kind: str, value: bool, reason: str, message: str, now: float, generation: int
-) -> SweepStatus:
-    """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    conditions = conditions_with(status.conditions, kind, value, reason, message, now, generation)
-    return status.model_copy(update={"conditions": conditions})
+    return with_condition(status, "Reconciling", True, "NotFinished", message, now, generation)

@@ -34,11 +34,9 @@ def parallel(spec: SweepSpec) -> int:
 
 
 def max_failed(spec: SweepSpec) -> int:
-    """Return the number of failed trials that the sweep tolerates."""
     written = spec.trials.max_failed if spec.trials else None
     return MAX_FAILED if written is None else written
 
 
 def seed(spec: SweepSpec) -> int:
-    """Return the seed of the proposals."""
     return spec.algorithm.seed or SEED

@@ -43,16 +43,16 @@ def path_problem(path: str, job: Mapping[str, Any], *, where: str) -> InvalidSpe
             inner = value_at(dict(job), here)
             if not isinstance(inner, list) or part >= len(inner):
                 count = f"has {len(inner)} items" if isinstance(inner, list) else "is not a list there"
-                found = f"{path!r}: spec.job.{field_text(here)} {count}"
-                return InvalidSpec(where, found, expected="the index of an item in spec.job, from 0")
+                mistake = f"{path!r}: spec.job.{field_text(here)} {count}"
+                return InvalidSpec(where, mistake, expected="the index of an item in spec.job, from 0")
             node = node.get("items", {})
         else:
             fields = node.get("properties")
             if fields is not None and part not in fields:
                 return _unknown_field(path, part, field_text(here), fields, where)
             if fields is None and node.get("type") not in ("object", None):
-                found = f"{path!r}: {field_text(here)} has no fields"
-                return InvalidSpec(where, found, next_step=f"Search {field_text(here)} itself.")
+                mistake = f"{path!r}: {field_text(here)} has no fields"
+                return InvalidSpec(where, mistake, next_step=f"Search {field_text(here)} itself.")
             extra = node.get("additionalProperties")
             node = fields[part] if fields is not None else extra if isinstance(extra, dict) else {}
         node = inlined(schema, node)
@@ -63,8 +63,8 @@ def _unknown_field(path: str, part: str, section: str, fields: Mapping[str, Any]
     step = nearest(part, fields) or f"Known fields there: {', '.join(sorted(fields))}."
     if part == "spec" and not section:
         step = "Paths begin below the job's spec: write training.epochs, not spec.training.epochs."
-    found = f"{path!r}: {f'{section} has' if section else 'a job has'} no field {part!r}"
-    return InvalidSpec(where, found, next_step=step)
+    mistake = f"{path!r}: {f'{section} has' if section else 'a job has'} no field {part!r}"
+    return InvalidSpec(where, mistake, next_step=step)
 
 
 @cache
@@ -76,7 +76,6 @@ _KINDS = "values, int, uniform or logUniform"
 
 
 def parameter_problems(spec: SweepSpec) -> Iterator[InvalidSpec]:
-    """Yield every mistake of the parameters."""
     for number, parameter in enumerate(spec.parameters):
         where = f"spec.parameters[{number}]"
         problem = path_problem(parameter.path, spec.job, where=f"{where}.path")
@@ -103,8 +102,8 @@ def _path_again(parameter: Parameter, earlier: Sequence[Parameter], where: str) 
     for number, other in enumerate(earlier):
         longer, shorter = sorted((parameter.path, other.path), key=len, reverse=True)
         if longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}[")):
-            found = f"{parameter.path!r} sets what spec.parameters[{number}] sets, {other.path!r}"
-            yield InvalidSpec(f"{where}.path", found, expected="each field in one parameter")
+            mistake = f"{parameter.path!r} sets what spec.parameters[{number}] sets, {other.path!r}"
+            yield InvalidSpec(f"{where}.path", mistake, expected="each field in one parameter")
             return
 
 
@@ -117,8 +116,8 @@ def _range_problems(parameter: Parameter, where: str) -> Iterator[InvalidSpec]:
     }
     given = [name for name, value in kinds.items() if value is not None]
     if len(given) != 1:
-        found = f"has {' and '.join(given)}" if given else "has no values to search"
-        yield InvalidSpec(where, found, expected=f"exactly one of {_KINDS}")
+        mistake = f"has {' and '.join(given)}" if given else "has no values to search"
+        yield InvalidSpec(where, mistake, expected=f"exactly one of {_KINDS}")
     if parameter.values is not None:
         if not parameter.values:
             yield InvalidSpec(f"{where}.values", "empty", expected="at least one value")
@@ -133,11 +132,11 @@ def _range_problems(parameter: Parameter, where: str) -> Iterator[InvalidSpec]:
         if bounds is None or isinstance(bounds, list):
             continue
         if bounds.low > bounds.high:
-            found = f"the range is empty: low {bounds.low:g} is above high {bounds.high:g}"
-            yield InvalidSpec(f"{where}.{name}", found, next_step="Exchange low and high.")
+            mistake = f"the range is empty: low {bounds.low:g} is above high {bounds.high:g}"
+            yield InvalidSpec(f"{where}.{name}", mistake, next_step="Exchange low and high.")
         elif name == "logUniform" and bounds.low <= 0:
-            found = f"{bounds.low:g} has no logarithm"
-            yield InvalidSpec(f"{where}.logUniform.low", found, expected="more than 0", next_step="Or use uniform.")
+            mistake = f"{bounds.low:g} has no logarithm"
+            yield InvalidSpec(f"{where}.logUniform.low", mistake, expected="more than 0", next_step="Or use uniform.")
 
 
 def _when_problems(parameter: Parameter, earlier: Sequence[Parameter], where: str) -> Iterator[InvalidSpec]:
@@ -147,17 +146,17 @@ def _when_problems(parameter: Parameter, earlier: Sequence[Parameter], where: st
     other = next((parameter for parameter in earlier if parameter.path == when.path), None)
     if other is None:
         step = nearest(when.path, [parameter.path for parameter in earlier]) or "Move that parameter before this one."
-        found = f"{when.path!r} is no parameter before this one"
-        yield InvalidSpec(f"{where}.when.path", found, expected="the path of an earlier parameter", next_step=step)
+        mistake = f"{when.path!r} is no parameter before this one"
+        yield InvalidSpec(f"{where}.when.path", mistake, expected="the path of an earlier parameter", next_step=step)
         return
     if not when.values:
         yield InvalidSpec(f"{where}.when.values", "empty", expected="at least one value of the other parameter")
     options = choices(other)
     if options is None:
-        found = f"{when.path!r} is a range of real numbers"
-        yield InvalidSpec(f"{where}.when.path", found, expected="a parameter with values or int")
+        mistake = f"{when.path!r} is a range of real numbers"
+        yield InvalidSpec(f"{where}.when.path", mistake, expected="a parameter with values or int")
         return
     for index, value in enumerate(when.values):
         if not is_choice(value, options):
-            found = f"{quote(value)} is no value of {when.path!r}"
-            yield InvalidSpec(f"{where}.when.values[{index}]", found, expected="one of its values")
+            mistake = f"{quote(value)} is no value of {when.path!r}"
+            yield InvalidSpec(f"{where}.when.values[{index}]", mistake, expected="one of its values")

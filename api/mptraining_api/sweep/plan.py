@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from mptraining_api.status import EventRecord, format_time, parse_time
+from mptraining_api.status import EventRecord, format_time, is_true, parse_time
 from mptraining_api.sweep import conditions, defaults, proposals
 from mptraining_api.sweep.actions import (
     Action,
@@ -54,7 +54,7 @@ def plan(
     status = status or SweepStatus()
     if sweep.metadata.deletion_timestamp is not None:
         return SweepPlan(status)
-    if conditions.is_finished(status):
+    if is_true(status, "Finished"):
         return _after_end(sweep, status, jobs, now)
     generation = sweep.metadata.generation or 0
     if invalid is not None and status.start_time is None:
@@ -67,23 +67,23 @@ def plan(
     status = conditions.with_started(status, digest, now, generation)
     # CEL cannot compare values of unknown type with the old ones.
     changed = status.search_digest != digest
-    about = Observation(sweep, jobs, refusals, None if changed else rungs(spec), max_trials(spec), now, changed)
+    seen = Observation(sweep, jobs, refusals, None if changed else rungs(spec), max_trials(spec), now, changed)
     before = list(status.trials or ())
-    trials = [trial_after_job(about, trial) for trial in before]
+    trials = [trial_after_job(seen, trial) for trial in before]
     suspended = bool(spec.run_policy and spec.run_policy.suspend)
-    end = _early_end(about, status, trials)
+    end = _early_end(seen, status, trials)
     if end is None and not suspended and not changed:
-        trials, exhausted = _with_new_trials(about, trials, propose, new_trials)
-        end = _exhausted(about, trials) if exhausted else None
+        trials, exhausted = _with_new_trials(seen, trials, propose, new_trials)
+        end = _exhausted(seen, trials) if exhausted else None
     if end is not None:
         trials = [stopped_at_end(trial, end, now) for trial in trials]
 
     events = _trial_events(before, trials)
     actions: list[Action] = _deletions(trials, jobs)
     if end is None:
-        trials, more = _job_actions(about, trials, suspended=suspended)
+        trials, more = _job_actions(seen, trials, suspended=suspended)
         actions += more
-    status = conditions.with_trials(status, spec, trials, jobs, about.most)
+    status = conditions.with_trials(status, spec, trials, jobs, seen.most)
     if end is not None:
         status = conditions.with_finished(status, end, now, generation)
         events.append(_end_event(end))
@@ -91,32 +91,34 @@ def plan(
         status = conditions.with_suspended(status, now, generation, held=changed)
     else:
         status = conditions.with_running(status, now, generation, held=changed)
-    return SweepPlan(status, tuple(actions), tuple(events), _wake_at(about, status, trials, ended=end is not None))
+    return SweepPlan(status, tuple(actions), tuple(events), _wake_at(seen, status, trials, ended=end is not None))
 
 
 def _with_new_trials(
-    about: Observation, trials: Sequence[Trial], propose: Propose, limit: int | None
+    seen: Observation, trials: Sequence[Trial], propose: Propose, limit: int | None
 ) -> tuple[list[Trial], bool]:
     """Fill the free places; return all trials, and whether the search is exhausted: no trial runs, none can start."""
-    spec, filled = about.sweep.spec, list(trials)
+    spec, filled = seen.sweep.spec, list(trials)
     free = defaults.parallel(spec) - sum(trial.state in ACTIVE for trial in filled)
     allowed = free if limit is None else min(free, limit)
     while True:
         # Promotions and proposals are looked for even where none is allowed: only their absence ends the sweep.
-        continued = None if about.rungs is None else promotable(filled, about.rungs)
-        grows = continued is None and len(filled) < about.most
+        continued = None if seen.rungs is None else promotable(filled, seen.rungs)
+        grows = continued is None and len(filled) < seen.most
         active = any(trial.state in ACTIVE for trial in filled)
-        if continued is None and not grows and not active and about.rungs is not None:
-            # Of few trials no rung has the reduction's number; the best trains to the end all the same.
-            continued = promotable(filled, about.rungs, at_least=1)
+        if continued is None and not grows and not active and seen.rungs is not None:
+            # No rung has as many trials as the reduction; the best one still trains to the end.
+            continued = promotable(filled, seen.rungs, at_least=1)
         if continued is None and not grows:
             return filled, not active
         if allowed <= 0:
             return filled, False
         if continued is not None:
-            filled[continued.number - 1] = promoted(about, continued)
+            filled[continued.number - 1] = promoted(seen, continued)
         else:
-            if spec.algorithm.reproducible and _waits_for_older(about, filled):
+            known = proposals.known_trials(spec, filled)
+            if spec.algorithm.reproducible and any(trial.state in ACTIVE for trial in known):
+                # The next proposal depends on a trial that has not ended.
                 return filled, False
             parameters = propose(spec, filled)
             if parameters is None:
@@ -125,23 +127,18 @@ def _with_new_trials(
             filled.append(
                 Trial(
                     number=number,
-                    job=job_name(about.name, number),
+                    job=job_name(seen.name, number),
                     state=TrialState.PROPOSED,
                     parameters=parameters,
-                    start_time=format_time(about.now),
+                    start_time=format_time(seen.now),
                 )
             )
         allowed -= 1
 
 
-def _waits_for_older(about: Observation, trials: Sequence[Trial]) -> bool:
-    """Return whether a trial that the next proposal depends on has not ended."""
-    return any(trial.state in ACTIVE for trial in proposals.told(about.sweep.spec, trials))
-
-
-def _early_end(about: Observation, status: SweepStatus, trials: Sequence[Trial]) -> End | None:
+def _early_end(seen: Observation, status: SweepStatus, trials: Sequence[Trial]) -> End | None:
     """Return the end of a sweep that has trials left to try."""
-    spec = about.sweep.spec
+    spec = seen.sweep.spec
     best = conditions.best_trial(spec, trials)
     failed = [trial for trial in trials if trial.state == TrialState.FAILED]
     if spec.stop is not None and spec.stop.target is not None and best is not None:
@@ -154,16 +151,16 @@ def _early_end(about: Observation, status: SweepStatus, trials: Sequence[Trial])
             f"trial {failed[-1].number}: {failed[-1].message}"
         )
         return End("TooManyFailures", message, succeeded=False)
-    limit = _time_limit(about, status)
-    if limit is not None and about.now >= limit:
+    limit = _time_limit(seen, status)
+    if limit is not None and seen.now >= limit:
         seconds = spec.stop.after_seconds if spec.stop else 0
         end = End("TimeLimit", f"stop.afterSeconds: {seconds} s have passed", succeeded=True)
         return _with_result(end, best is not None)
     return None
 
 
-def _exhausted(about: Observation, trials: Sequence[Trial]) -> End:
-    spec = about.sweep.spec
+def _exhausted(seen: Observation, trials: Sequence[Trial]) -> End:
+    spec = seen.sweep.spec
     best = conditions.best_trial(spec, trials)
     if spec.algorithm.name == "Grid" and not (spec.trials and spec.trials.max and len(trials) >= spec.trials.max):
         end = End("SearchExhausted", f"all {len(trials)} combinations were tried", succeeded=True)
@@ -176,26 +173,26 @@ def _with_result(end: End, has_result: bool) -> End:
     return end if has_result else End("NoResult", f"{end.message}, and none of them has a result", succeeded=False)
 
 
-def _job_actions(about: Observation, trials: Sequence[Trial], *, suspended: bool) -> tuple[list[Trial], list[Action]]:
+def _job_actions(seen: Observation, trials: Sequence[Trial], *, suspended: bool) -> tuple[list[Trial], list[Action]]:
     """Return the trials, and the actions that create, suspend and resume the jobs of active ones."""
     after: list[Trial] = []
     actions: list[Action] = []
     # The job of a changed search would not be the trial's.
-    starts = not suspended and not about.search_changed
+    starts = not suspended and not seen.search_changed
     for before in trials:
         trial = before
-        job = about.jobs.get(before.job)
+        job = seen.jobs.get(before.job)
         live = job is not None and job.state in ("Pending", "Running")
         # Also where somebody else has set it: who did so is not recorded, and an action that was lost is repeated.
         if before.state in ACTIVE and job is not None and live and job.suspended != suspended:
             actions.append(SuspendJob(before.job, suspended))
-        elif before.state == TrialState.PROPOSED and job is None and starts and before.job not in about.refusals:
-            epochs = None if about.rungs is None else about.rungs.epochs[min(before.rung or 0, about.rungs.last)]
+        elif before.state == TrialState.PROPOSED and job is None and starts and before.job not in seen.refusals:
+            epochs = None if seen.rungs is None else seen.rungs.epochs[min(before.rung or 0, seen.rungs.last)]
             try:
-                actions.append(CreateJob(before.job, before.number, job_document(about.sweep, before, epochs=epochs)))
+                actions.append(CreateJob(before.job, before.number, job_document(seen.sweep, before, epochs=epochs)))
             except KeyError as error:
                 trial = failed_trial(
-                    before, f"spec.job has no {error.args[0]}, which a parameter's path names", about.now
+                    before, f"spec.job has no {error.args[0]}, which a parameter's path names", seen.now
                 )
         after.append(trial)
     return after, actions
@@ -218,19 +215,19 @@ def _after_end(sweep: MPTrainingSweep, status: SweepStatus, jobs: Mapping[str, T
     return SweepPlan(status, tuple(actions), wake_at=at)
 
 
-def _time_limit(about: Observation, status: SweepStatus) -> float | None:
-    stop = about.sweep.spec.stop
+def _time_limit(seen: Observation, status: SweepStatus) -> float | None:
+    stop = seen.sweep.spec.stop
     if stop is None or stop.after_seconds is None or status.start_time is None:
         return None
     return parse_time(status.start_time) + stop.after_seconds
 
 
-def _wake_at(about: Observation, status: SweepStatus, trials: Sequence[Trial], *, ended: bool) -> float | None:
+def _wake_at(seen: Observation, status: SweepStatus, trials: Sequence[Trial], *, ended: bool) -> float | None:
     if ended:
-        return _after_end(about.sweep, status, {}, about.now).wake_at
-    times = [_time_limit(about, status)]
-    if any(trial.state == TrialState.PROPOSED and trial.job in about.refusals for trial in trials):
-        times.append(about.now + REFUSAL_RETRY_SECONDS)
+        return _after_end(seen.sweep, status, {}, seen.now).wake_at
+    times = [_time_limit(seen, status)]
+    if any(trial.state == TrialState.PROPOSED and trial.job in seen.refusals for trial in trials):
+        times.append(seen.now + REFUSAL_RETRY_SECONDS)
     return min((time for time in times if time is not None), default=None)
 
 

@@ -43,7 +43,7 @@ def trial_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")
 
 
-def told(spec: SweepSpec, trials: Sequence[Trial]) -> list[Trial]:
+def known_trials(spec: SweepSpec, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials whose values the next proposal may depend on."""
     if spec.algorithm.reproducible:
         oldest = len(trials) + 1 - defaults.parallel(spec)
@@ -79,7 +79,6 @@ def _quiet_optuna() -> Iterator[None]:
 
 
 def sampler(spec: SweepSpec, number: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's sampler for the trial of that number."""
     import optuna
 
     seed = trial_seed(defaults.seed(spec), number)
@@ -93,14 +92,14 @@ def sampler(spec: SweepSpec, number: int) -> optuna.samplers.BaseSampler:
 
 
 def rebuilt_study(spec: SweepSpec, trials: Sequence[Trial]) -> optuna.Study:
-    """Return a study that has been told the trials. Those that have no result yet are running in it."""
+    """Return a study with the results of the trials; in it, those without a result are running."""
     import optuna
 
     study = optuna.create_study(direction="maximize" if spec.objective.direction == "Maximize" else "minimize")
     if spec.algorithm.name in ("Random", "Hyperband"):
-        # What is drawn at random depends on no trial, and a study of a thousand trials takes time to build.
+        # Random values depend on no trial, and a study of a thousand trials takes time to build.
         return study
-    known = {trial.number for trial in told(spec, trials)}
+    known = {trial.number for trial in known_trials(spec, trials)}
     if spec.algorithm.name == "CMA-ES":
         # The state of the evolution is not in the trials: it follows from asking for each of them again.
         for trial in trials:
@@ -158,7 +157,7 @@ def _to_optuna(parameter: Parameter, value: Any) -> int | float:
 
 
 def distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
-    """Return the parameter's distribution. Values are told apart by index: Optuna cannot tell 1 from true."""
+    """Return the parameter's distribution. The index stands for a value: to Optuna 1 equals true."""
     import optuna
 
     if parameter.values is not None:

@@ -84,7 +84,7 @@ def integers(bounds: IntegerRange) -> range:
 
 
 def grid(parameters: Sequence[Parameter], values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[dict[str, Any]]:
-    """Yield every combination of values, beside the given `values`; the last parameter varies fastest.
+    """Yield every combination of values with the given `values`; the last parameter varies fastest.
 
     Raises ValueError for real numbers.
     """
@@ -108,7 +108,7 @@ def grid_size(parameters: Sequence[Parameter], *, most: int) -> int | None:
     if None in counts:
         return None
     size = math.prod(count or 0 for count in counts)
-    # Without a value there is a mistake, which is reported elsewhere; the others would be enumerated in vain.
+    # A parameter without values is a mistake, which is reported elsewhere: no need to enumerate the others.
     if not size or not any(parameter.when for parameter in parameters):
         return min(size, most)
     return sum(1 for _ in itertools.islice(grid(parameters), most))

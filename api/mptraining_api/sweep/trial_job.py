@@ -43,7 +43,7 @@ def job_document(sweep: MPTrainingSweep, trial: Trial, *, epochs: int | None = N
     }
     if policy:
         spec["runPolicy"] = policy
-    about = sweep.metadata
-    labels = {SWEEP: about.name, TRIAL: str(trial.number)} | ({SWEEP_UID: about.uid} if about.uid else {})
-    metadata = {"name": trial.job, **({"namespace": about.namespace} if about.namespace else {}), "labels": labels}
+    owner = sweep.metadata
+    labels = {SWEEP: owner.name, TRIAL: str(trial.number)} | ({SWEEP_UID: owner.uid} if owner.uid else {})
+    metadata = {"name": trial.job, **({"namespace": owner.namespace} if owner.namespace else {}), "labels": labels}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}

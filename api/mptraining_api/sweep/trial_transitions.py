@@ -37,65 +37,61 @@ class Observation:
     def name(self) -> str:
         return self.sweep.metadata.name
 
-    @property
-    def generation(self) -> int:
-        return self.sweep.metadata.generation or 0
 
-
-def trial_after_job(about: Observation, trial: Trial) -> Trial:
+def trial_after_job(seen: Observation, trial: Trial) -> Trial:
     """Return the trial after what its job shows."""
     if trial.state not in ACTIVE:
         return trial
-    job = about.jobs.get(trial.job)
+    job = seen.jobs.get(trial.job)
     if job is None:
-        return _without_job(about, trial)
+        return _without_job(seen, trial)
     if job.state == "Succeeded":
-        return _ended(about, trial, job)
+        return _ended(seen, trial, job)
     if job.state == "Failed":
-        return _after_failure(about, trial, job)
+        return _after_failure(seen, trial, job)
     return trial.model_copy(update={"state": TrialState.RUNNING, "message": None})
 
 
-def _without_job(about: Observation, trial: Trial) -> Trial:
+def _without_job(seen: Observation, trial: Trial) -> Trial:
     if trial.state == TrialState.RUNNING:
-        return failed_trial(trial, "its job was deleted", about.now)
-    refusal = about.refusals.get(trial.job)
+        return failed_trial(trial, "its job was deleted", seen.now)
+    refusal = seen.refusals.get(trial.job)
     if refusal is not None and refusal.final:
-        return failed_trial(trial, refusal.message, about.now)
+        return failed_trial(trial, refusal.message, seen.now)
     return trial if refusal is None else trial.model_copy(update={"message": _brief(refusal.message)})
 
 
-def _after_failure(about: Observation, trial: Trial, job: TrialJob) -> Trial:
+def _after_failure(seen: Observation, trial: Trial, job: TrialJob) -> Trial:
     retries = trial.retries or 0
     if not job.infrastructure or retries >= MOST_RETRIES:
-        return failed_trial(trial, job.message or "its job failed", job.completion or about.now)
-    name = job_name(about.name, trial.number, trial.rung or 0, retries + 1)
+        return failed_trial(trial, job.message or "its job failed", job.completion or seen.now)
+    name = job_name(seen.name, trial.number, trial.rung or 0, retries + 1)
     again = {"state": TrialState.PROPOSED, "job": name, "retries": retries + 1, "message": _brief(job.message)}
     return trial.model_copy(update=again)
 
 
-def _ended(about: Observation, trial: Trial, job: TrialJob) -> Trial:
+def _ended(seen: Observation, trial: Trial, job: TrialJob) -> Trial:
     """Return the trial whose job has succeeded, with its objective."""
-    metric = about.sweep.spec.objective.metric
+    metric = seen.sweep.spec.objective.metric
     value = rounded(job.metrics).get(metric)
     if value is None or not math.isfinite(value):
         known = ", ".join(sorted(job.metrics)) or "nothing"
         missing = f"its job reports no {metric}, but {known}"
-        found = missing if value is None else f"{metric} is {value}"
-        return failed_trial(trial, found, job.completion or about.now)
-    if about.search_changed and early_stopping(about.sweep.spec):
+        cause = missing if value is None else f"{metric} is {value}"
+        return failed_trial(trial, cause, job.completion or seen.now)
+    if seen.search_changed and early_stopping(seen.sweep.spec):
         # The epochs of its rung follow from the job as it was. The rung ends when that is restored.
         return trial.model_copy(update={"objective": value, "message": None})
     ended: dict[str, object] = {
         "state": TrialState.SUCCEEDED,
         "objective": value,
-        "completion_time": format_time(job.completion or about.now),
+        "completion_time": format_time(job.completion or seen.now),
         "message": None,
     }
-    if about.rungs is not None:
-        rung = min(trial.rung or 0, about.rungs.last)
-        ended["values"] = [*(trial.values or ()), RungValue(epoch=about.rungs.epochs[rung], value=value)]
-        if rung < about.rungs.last:
+    if seen.rungs is not None:
+        rung = min(trial.rung or 0, seen.rungs.last)
+        ended["values"] = [*(trial.values or ()), RungValue(epoch=seen.rungs.epochs[rung], value=value)]
+        if rung < seen.rungs.last:
             ended["state"] = TrialState.STOPPED
     return trial.model_copy(update=ended)
 
@@ -110,9 +106,9 @@ def _brief(message: str) -> str | None:
     return (line if len(line) <= LONGEST_TRIAL_MESSAGE else line[: LONGEST_TRIAL_MESSAGE - 1] + "…") or None
 
 
-def promoted(about: Observation, trial: Trial) -> Trial:
+def promoted(seen: Observation, trial: Trial) -> Trial:
     rung = (trial.rung or 0) + 1
-    name = job_name(about.name, trial.number, rung)
+    name = job_name(seen.name, trial.number, rung)
     update = {"state": TrialState.PROPOSED, "rung": rung, "job": name, "retries": None, "completion_time": None}
     return trial.model_copy(update=update)
 

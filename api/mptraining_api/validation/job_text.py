@@ -1,4 +1,4 @@
-"""The one MPTrainingJob, or MPTrainingSweep, in a YAML file, which may have other objects beside it."""
+"""The one MPTrainingJob, or MPTrainingSweep, in a YAML file, which may have other objects too."""
 
 from __future__ import annotations
 

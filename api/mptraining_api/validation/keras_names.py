@@ -34,7 +34,6 @@ class KerasNames:
 
 @cache
 def table() -> Mapping[Generation, KerasNames]:
-    """Return the names of both generations."""
     import tomllib
 
     document = tomllib.loads(Path(__file__).with_name("keras_names.toml").read_text(encoding="utf-8"))

@@ -104,7 +104,7 @@ def _unknown(schema: _Schema, path: FieldPath, value: object, where: str) -> tup
 
 def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where: str) -> InvalidSpec:
     kind, context, value = detail["type"], detail.get("ctx") or {}, detail["input"]
-    found, step = f"{quote(value)} is not valid", short_forms.for_value(path, value)
+    mistake, step = f"{quote(value)} is not valid", short_forms.for_value(path, value)
     expected = EXPECTED.get(kind, "").format(**context)
     if kind in ("literal_error", "enum"):
         options = schema.options_at(path)
@@ -117,18 +117,18 @@ def _invalid(schema: _Schema, path: FieldPath, detail: Mapping[str, Any], where:
         step = step or f'Quote it: "{str(value).lower() if isinstance(value, bool) else value}".'
     elif kind == "value_error" and isinstance(value, (Mapping, BaseModel)):
         # The rule names the fields; the whole section would hide them.
-        found = "not valid"
+        mistake = "not valid"
     elif kind == "string_pattern_mismatch":
         pattern = str(context.get("pattern"))
         expected = patterns.EXPECTED.get(pattern, pattern)
         step = step or _similar_name(pattern, str(value))
     elif kind == "string_too_short" and value == "":
-        found, expected = "empty", "some text"
+        mistake, expected = "empty", "some text"
     elif kind in ("too_short", "too_long"):
-        found = f"has {context['actual_length']} entries"
+        mistake = f"has {context['actual_length']} entries"
         expected = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
     expected = expected or detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return InvalidSpec(field_text(path, where), found, expected=expected, next_step=step)
+    return InvalidSpec(field_text(path, where), mistake, expected=expected, next_step=step)
 
 
 def _similar_name(pattern: str, value: str) -> str:
@@ -192,7 +192,7 @@ class _Schema:
 
 @functools.cache
 def _schema_of(model: type[BaseModel]) -> _Schema:
-    """Pydantic takes tens of milliseconds for the schema of a job, which the operator may need for each bad job."""
+    # Pydantic takes tens of milliseconds for the schema of a job, which the operator may need for each bad job.
     return _Schema(model)
 
 

@@ -19,8 +19,8 @@ class Mistake:
     problem: Problem
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.problem}" if self.file else str(self.problem)
+        location = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{location}: {self.problem}" if self.file else str(self.problem)
 
     def to_document(self) -> dict[str, object]:
         """Return the mistake as plain JSON for editors and CI."""

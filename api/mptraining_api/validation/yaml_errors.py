@@ -35,24 +35,24 @@ def explain(error: Exception, text: str) -> tuple[int | None, InvalidSpec]:
 def _explain(problem: str, context: str, lines: list[str], row: int, mark: Any, opened: Any) -> InvalidSpec:
     began = f"line {opened.line + 1}" if opened is not None else "a line above"
     if "quoted scalar" in context:
-        found, step = f"a quote that opens on {began} is not closed", "Close it."
+        mistake, step = f"a quote that opens on {began} is not closed", "Close it."
     elif "flow" in context:
         bracket = "{" if "mapping" in context else "["
-        found = f"the {bracket!r} that opens on {began} is not closed, or a comma is missing"
+        mistake = f"the {bracket!r} that opens on {began} is not closed, or a comma is missing"
         step = "Close it, or put a comma between the entries."
     elif "alias" in problem or "alias" in context or "anchor" in context:
-        found, step = "a value begins with * or &, which YAML reserves", 'Quote it, such as "*.tfrecord".'
+        mistake, step = "a value begins with * or &, which YAML reserves", 'Quote it, such as "*.tfrecord".'
     elif "cannot start any token" in problem:
         character = lines[row][mark.column : mark.column + 1]
-        found, step = f"a value begins with {character!r}, which YAML reserves", "Quote the value."
+        mistake, step = f"a value begins with {character!r}, which YAML reserves", "Quote the value."
     elif "mapping values are not allowed" in problem and ": " in lines[row][: mark.column].lstrip("- "):
-        found, step = "a second ': ' in one line", "Quote the value that contains it."
+        mistake, step = "a second ': ' in one line", "Quote the value that contains it."
     elif "could not find expected ':'" in problem:
         at = opened.line if opened is not None else row
-        found, step = f"no ':' after {lines[at].strip()!r}", "Write it as field: value."
+        mistake, step = f"no ':' after {lines[at].strip()!r}", "Write it as field: value."
     else:
         return _indentation(problem, lines, row)
-    return InvalidSpec("", found, next_step=step)
+    return InvalidSpec("", mistake, next_step=step)
 
 
 def _indentation(problem: str, lines: list[str], row: int) -> InvalidSpec:

@@ -127,7 +127,7 @@ class _Walk:
             for index, item in enumerate(node.value):
                 self.visit(item, (*path, index), level + 1)
         elif isinstance(node, ScalarNode):
-            self._look_at(node, path, line)
+            self._note_ambiguous(node, path, line)
 
     def _entries(self, node: MappingNode, path: FieldPath) -> Iterator[tuple[Node, Node, str]]:
         first: dict[str, int] = {}
@@ -153,7 +153,7 @@ class _Walk:
             first.setdefault(name, line)
             yield key, value, name
 
-    def _look_at(self, node: ScalarNode, path: FieldPath, line: int) -> None:
+    def _note_ambiguous(self, node: ScalarNode, path: FieldPath, line: int) -> None:
         if node.style:
             return
         text = str(node.value)

@@ -105,13 +105,13 @@ def _with_detected_keras(
 def _located(sign: Sign, path: str, text: str) -> str:
     """Return the text of the sign with its file and line, or with its notebook cell."""
     if not sign.line:
-        return f"{sign.found} ({sign.why})"
+        return f"{sign.code} ({sign.why})"
     where, line = path, sign.line
     for above, above_text in enumerate(reversed(text.splitlines()[: sign.line])):
         if cell := _CELL.fullmatch(above_text):
             where, line = cell[1], above
             break
-    return f"{where}, line {line}: {sign.found} ({sign.why})"
+    return f"{where}, line {line}: {sign.code} ({sign.why})"
 
 
 def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[tuple[str, str]]:

@@ -186,13 +186,12 @@ class Driver:
     def _observed(self, record: JobRecord) -> TrialJob:
         if record.end is None:
             runs = record.name in self._runs
-            return TrialJob(record.name, "Running" if runs else "Pending", start=record.created)
+            return TrialJob(record.name, "Running" if runs else "Pending")
         return TrialJob(
             record.name,
             record.end.state,
             message=record.end.message,
             metrics=record.end.metrics or {},
-            start=record.created,
             completion=record.end.time,
         )
 

@@ -35,7 +35,7 @@ from mptraining_operator.jobs.namespace_objects import NamespaceObjects
 from mptraining_operator.jobs.plan import actions
 from mptraining_operator.jobs.plan.actions import Plan
 from mptraining_operator.jobs.plan.capacity.avoided_nodes import avoided_nodes
-from mptraining_operator.jobs.plan.queue_job import admitted
+from mptraining_operator.jobs.plan.kueue import admitted
 from mptraining_operator.jobs.plan.snapshot import Refusal, SeenBatchJob, Snapshot
 from mptraining_operator.jobs.resources import job_objects, names, pod_groups
 from mptraining_operator.jobs.resources.capacity_probe import capacity_probe
@@ -167,10 +167,10 @@ class Applier:
             return create()
         except NamespaceDeleted:
             return False
-        except NotCreated as no:
-            refusal = Refusal(no.child, no.message, self.clock(), no.kind)
-        except pod_groups.GangNotServed as no:
-            refusal = Refusal(child, str(no), self.clock(), "NoGang")
+        except NotCreated as rejected:
+            refusal = Refusal(rejected.child, rejected.message, self.clock(), rejected.kind)
+        except pod_groups.GangNotServed as rejected:
+            refusal = Refusal(child, str(rejected), self.clock(), "NoGang")
         except Problem as problem:
             refusal = Refusal(child, str(problem), self.clock(), "Invalid")
         return self.cache.update_lookups(snapshot.key, snapshot.uid, refusal=refusal)
@@ -185,8 +185,8 @@ class Applier:
             gang = pod_groups.choose(
                 action.job.scheduling or Scheduling(),
                 attempt.workers,
-                coscheduling=settings.coscheduling,
-                volcano=settings.volcano,
+                coscheduling=settings.gangs.coscheduling,
+                volcano=settings.gangs.volcano,
                 serves=self._serves,
             )
         # Built before any creation, so that an invalid pod template leaves no children.
@@ -228,7 +228,6 @@ class Applier:
         return served
 
     def _create_pod_group(self, seen: SeenBatchJob, snapshot: Snapshot) -> bool:
-        """Create the PodGroup of an Indexed Job."""
         api = pod_groups.by_api_version(seen.gang)
         if api is None:
             raise pod_groups.GangNotServed(
@@ -246,7 +245,7 @@ class Applier:
             seen.attempt,
             workers=seen.parallelism,
             queue=(annotations or {}).get(pod_groups.VOLCANO_QUEUE, ""),
-            priority=scheduling.priority_class_name or self.pod_settings(owner, job).priority_class_name or "",
+            priority=scheduling.priority_class_name or self.pod_settings(owner, job).runtime.priority_class_name or "",
         )
         create_child(self.cluster, _groups(api), dataclasses.replace(owner, uid=seen.uid), body)
         return self.cache.update_lookups(snapshot.key, snapshot.uid, pod_group_of=seen.uid, refusal=None)
@@ -282,8 +281,8 @@ class Applier:
                 admitted=admitted(snapshot),
             )
             self._put_batch_job(snapshot.key, create_child(self.cluster, BATCH_JOBS, owner, probe))
-        except (Problem, NotCreated) as no:
-            _log.warning("the job cannot look for more machines: %s", no, extra={"job": str(snapshot.key)})
+        except (Problem, NotCreated) as rejected:
+            _log.warning("the job cannot look for more machines: %s", rejected, extra={"job": str(snapshot.key)})
         except NamespaceDeleted:
             return
 

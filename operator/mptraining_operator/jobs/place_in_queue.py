@@ -1,4 +1,4 @@
-"""Execution of the actions about a job's place in its queue; see `plan.queue_job`."""
+"""Execution of the actions about a job's place in its queue; see `plan.kueue`."""
 
 from __future__ import annotations
 

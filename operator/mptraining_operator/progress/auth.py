@@ -105,7 +105,7 @@ def token_expiry(token: str) -> float | None:
     try:
         return float(json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["exp"])
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
-        # The last two: a number of hundreds of digits, and lists within lists, as a stranger may write them.
+        # The last two: a number of hundreds of digits, and lists within lists, which anybody may send.
         return None
 
 

@@ -38,7 +38,7 @@ class _Job:
 
 
 class Schedule:
-    """What is written next: of all jobs that are due the one that waits longest, and the last report of a job first.
+    """Order of the writes: the last report of a job first, then the due job that waits longest.
 
     A job is due `minimum_seconds` after its last write. Times are in seconds since 1970.
     """
@@ -109,7 +109,6 @@ class ProgressWriter:
     per_second: float
 
     def __post_init__(self) -> None:
-        self._minimum = self.minimum_seconds
         self._interval = 1 / self.per_second
         self._schedule = Schedule(self.minimum_seconds)
         self._changed = threading.Condition()
@@ -152,7 +151,7 @@ class ProgressWriter:
         except Exception as error:  # noqa: BLE001 - the thread must keep writing
             status = getattr(error, "status", 0)
             if status in (0, 408, 409, 429) or status >= 500:
-                wait = max(self._minimum, getattr(error, "retry_after", None) or 0.0)
+                wait = max(self.minimum_seconds, getattr(error, "retry_after", None) or 0.0)
                 with self._changed:
                     self._schedule.retry(uid, self.clock() + wait)
                 _log.info("the progress of %s is written later: %s", key, error)

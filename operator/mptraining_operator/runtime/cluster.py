@@ -152,7 +152,6 @@ class Cluster:
         return self._call("GET", "get", resource, namespace, name)
 
     def get_if_exists(self, resource: Resource, namespace: str | None, name: str) -> Raw | None:
-        """Return the object, or None if there is none."""
         try:
             return self.get(resource, namespace, name)
         except ApiProblem as problem:
@@ -187,19 +186,16 @@ class Cluster:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         self._call("DELETE", "delete", resource, namespace, name, body=body)
 
-    def patch_status(
-        self, resource: Resource, namespace: str, name: str, version: int, changes: Mapping[str, Any]
-    ) -> Raw:
-        """Replace these fields of an object's status and return it; 409 if its resourceVersion is not `version`."""
-        body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
-        return self.patch(resource, namespace, name, body, subresource="status")
-
     def patch_status_or_read(
         self, resource: Resource, namespace: str, name: str, version: int, changes: Mapping[str, Any]
     ) -> tuple[bool, Raw | None]:
-        """Return whether these fields were written, and the object as it is stored now; None if it is gone."""
+        """Replace these fields of an object's status if its resourceVersion is `version`.
+
+        Return whether they were written, and the object as it is stored now; None if it is gone.
+        """
+        body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
         try:
-            return True, self.patch_status(resource, namespace, name, version, changes)
+            return True, self.patch(resource, namespace, name, body, subresource="status")
         except ApiProblem as problem:
             if problem.status not in (404, 409):
                 raise

@@ -107,7 +107,6 @@ class Controller:
         self._changing_term = threading.Lock()
 
     def queue_all(self) -> None:
-        """Queue every object."""
         for stored in self.reconciler.objects():
             self._queue.add(stored.key)
 
@@ -121,10 +120,10 @@ class Controller:
             if not self._is_paused(key):
                 self.reconciler.reconcile(key)
             self._queue.forget(key)
-        except NotLeading as over:
+        except NotLeading as ended:
             # For the next term of this replica.
             self._queue.add(key)
-            _log.info("left unfinished: %s", over, extra=extra)
+            _log.info("left unfinished: %s", ended, extra=extra)
         except Exception as error:  # noqa: BLE001 - an error of one key must not affect the others
             expected = isinstance(error, self.reconciler.expected)
             self.metrics.count_retry("Api" if isinstance(error, ApiProblem) else "Refused" if expected else "Bug")

@@ -43,33 +43,13 @@ LONGEST_PAUSE = 30.0
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch; `object` is JSON of the watched kind, or a Status in an event of type ERROR."""
+    """One line of a watch; `object` is JSON of the watched kind, or a metav1.Status in an event of type ERROR."""
 
     type: str
     object: msgspec.Raw
 
 
-class BookmarkMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str
-
-
-class Bookmark(msgspec.Struct, frozen=True):
-    """The object of an event of type BOOKMARK."""
-
-    metadata: BookmarkMetadata
-
-
-class Status(msgspec.Struct, frozen=True):
-    """metav1.Status, the object of an event of type ERROR."""
-
-    code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
 _EVENT = msgspec.json.Decoder(WatchEvent)
-_BOOKMARK = msgspec.json.Decoder(Bookmark)
-_STATUS = msgspec.json.Decoder(Status)
 
 
 class Stream(ABC):
@@ -85,7 +65,7 @@ class Stream(ABC):
     install: ClassVar[str] = ""
 
     def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
+        self.queue = queue
 
     @property
     def selectors(self) -> dict[str, str]:
@@ -96,7 +76,7 @@ class Stream(ABC):
         """Store an added, modified or listed object; return its uid. `listed` is the number of its list."""
         key, uid, version = self._identity(received)
         if key is not None and self._store(key, version, received, listed):
-            self._queue.add(key, self.coalesce)
+            self.queue.add(key, self.coalesce)
         return uid
 
     def remove(self, received: Any) -> None:
@@ -108,7 +88,7 @@ class Stream(ABC):
     def forget(self, key: Key, uid: str, version: int) -> None:
         """Remove the object of that uid, known at `version` to be deleted."""
         if self._drop(key, uid, version):
-            self._queue.add(key, self.coalesce)
+            self.queue.add(key, self.coalesce)
 
     @abstractmethod
     def decode(self, text: bytes) -> Any:
@@ -300,11 +280,11 @@ class Reflector(Source):
         plural = self.stream.resource.plural
         self.metrics.watch_event(plural)
         if event.type == "BOOKMARK":
-            self._heard_version(_BOOKMARK.decode(event.object).metadata.resource_version)
+            self._heard_version(msgspec.json.decode(event.object)["metadata"]["resourceVersion"])
             return
         if event.type == "ERROR":
-            status = _STATUS.decode(event.object)
-            raise ApiProblem(status.code, status.reason, status.message)
+            status = msgspec.json.decode(event.object)
+            raise ApiProblem(status.get("code", 0), status.get("reason", ""), status.get("message", ""))
         try:
             received = self.stream.decode(event.object)
             self._heard_version(received.metadata.resource_version)

@@ -2,7 +2,7 @@
 
 The handlers only pass objects to the streams; jobs and sweeps are reconciled from queues. `kopf.on.event` is used
 because kopf's other handlers record their state in annotations of the objects. An error of kopf ends its operator: each
-namespace has one, so that the others go on, and is started again.
+namespace has one, so that the others continue, and is started again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TICK = 1.0
 class KopfStreams:
     """Run kopf, and run it again whenever it ends.
 
-    Streams of which the informer knows no objects are left out: kopf would end with their error. `clock` is monotonic,
+    It skips streams of which the informer knows no objects: kopf would end with their error. `clock` is monotonic,
     in seconds.
     """
 
@@ -132,16 +132,16 @@ class KopfStreams:
         # kopf begins with a list, and lists again only after its watch ended with an error.
         listing = True
 
-        async def handle(event: Any, type: str | None, **_: Any) -> None:
+        async def handle(event: Any, **_: Any) -> None:
             nonlocal listing
             self._metrics.watch_event(stream.resource.plural)
-            if type is None and not listing:
-                self._metrics.count_watch_restart(stream.resource.plural)
-            # What such a list lacks was deleted, which kopf does not report.
-            if type is None:
+            if event["type"] is None:
+                if not listing:
+                    self._metrics.count_watch_restart(stream.resource.plural)
+                # kopf does not report the deletion of objects that such a list lacks.
                 self._informer.request_list()
-            listing = type is None
-            receive(stream, type, event["object"])
+            listing = event["type"] is None
+            receive(stream, event["type"], event["object"])
 
         return handle
 

@@ -42,8 +42,6 @@ class ObservedLease:
 
 
 class LeaseAction(Enum):
-    """The next action on a Lease."""
-
     CREATE = "create"
     TAKE = "take"
     RENEW = "renew"
@@ -97,7 +95,6 @@ class Term:
         return self.ended.is_set()
 
     def check(self) -> None:
-        """Raise NotLeading if the term is over."""
         if self.over:
             raise NotLeading(f"term {self.number} is over")
 

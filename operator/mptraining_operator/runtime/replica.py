@@ -31,7 +31,7 @@ _LEAVE_SECONDS = 60.0
 
 
 class Service(Protocol):
-    """Runs in every replica, beside the controllers."""
+    """Runs in every replica, with the controllers."""
 
     def start(self, stopping: threading.Event) -> None:
         """Start, with retries until `stopping` is set; the replica is not ready before."""
@@ -147,7 +147,7 @@ class Replica:
         return informer, self._controllers
 
     def _or_end(self, step: Callable[[], None], failure: str) -> None:
-        """Take the step; a replica that failed in it would never be ready, or keep its Lease in vain."""
+        """Take the step; a replica that failed in it would never be ready, or never reconcile."""
         try:
             step()
         except Exception:  # noqa: BLE001 - see above
@@ -172,7 +172,6 @@ class Replica:
         self._lease.start()
 
     def _lead(self, term: Term) -> None:
-        """Start to reconcile as the leader."""
         if self._stopping.is_set():
             return
         _log.info("leading as %s, term %d", self._name, term.number)

@@ -42,7 +42,6 @@ class ServerThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs, for the health check."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

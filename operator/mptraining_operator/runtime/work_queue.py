@@ -50,7 +50,6 @@ class WorkQueue:
             self._failures.pop(key, None)
 
     def failures(self, key: Key) -> int:
-        """Return the number of consecutive failures of `key`."""
         with self._changed:
             return self._failures.get(key, 0)
 

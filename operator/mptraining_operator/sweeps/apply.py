@@ -14,14 +14,13 @@ from typing import Any
 import msgspec
 
 from mptraining_api.kubernetes_api import JOBS, SWEEPS, ApiProblem, Raw, Resource
-from mptraining_api.spec import API_VERSION
 from mptraining_api.status import EventRecord, format_time
 from mptraining_api.sweep.actions import Action, CreateJob, DeleteJob, DeleteSweep, Refusal, SuspendJob, SweepPlan
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import SweepStatus
 from mptraining_operator.jobs.apply import status_changes
 from mptraining_operator.jobs.children import NamespaceDeleted, NotCreated, create_child
-from mptraining_operator.jobs.resources.job_objects import Owner
+from mptraining_operator.jobs.resources.job_objects import Owner, owner_reference
 from mptraining_operator.jobs.watch import api_objects
 from mptraining_operator.jobs.watch import parse as parse_jobs
 from mptraining_operator.jobs.watch.cache import Cache
@@ -66,14 +65,6 @@ class Refusals:
         return {name: refusal for name, (refusal, _, at) in self._refused.items() if refusal.final or now < at}
 
 
-@dataclass(frozen=True, slots=True)
-class Acted:
-    """The jobs that a plan created, and whether the creation of another was refused, which its trial must report."""
-
-    created: tuple[str, ...]
-    refused: bool
-
-
 @dataclass(eq=False)
 class SweepApplier:
     """Executes plans; `wake_job` queues a job. Thread-safe for different sweeps."""
@@ -100,19 +91,19 @@ class SweepApplier:
         self.sweeps.put(stored)
         return stored if written else None
 
-    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> Acted:
+    def act(self, plan: SweepPlan, sweep: StoredSweep, refusals: Refusals) -> tuple[int, bool]:
         """Emit the plan's Events and execute its actions.
 
+        Return the number of created jobs, and whether the creation of another was refused, which its trial must report.
         Raises ApiProblem; then the next plan has the actions again.
         """
         for record in plan.event_records:
             self.emit(sweep, record)
         before = len(refusals.in_force(self.replica.clock()))
-        created = tuple(name for action in plan.actions if (name := self._execute(action, sweep, refusals)))
-        return Acted(created, refused=len(refusals.in_force(self.replica.clock())) > before)
+        created = sum(self._execute(action, sweep, refusals) for action in plan.actions)
+        return created, len(refusals.in_force(self.replica.clock())) > before
 
     def emit(self, sweep: StoredSweep, record: EventRecord) -> None:
-        """Log the Event and record it."""
         level = logging.WARNING if record.type == "Warning" else logging.INFO
         _log.log(level, "%s: %s", record.reason, record.message, extra={"sweep": str(sweep.key)})
         self.replica.event_recorder.record(SWEEP_KIND, sweep.key, sweep.uid, record)
@@ -123,8 +114,8 @@ class SweepApplier:
         if job is not None:
             self._put_job(job)
 
-    def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> str:
-        """Execute one action; return the name of the job that it created, else an empty text."""
+    def _execute(self, action: Action, sweep: StoredSweep, refusals: Refusals) -> bool:
+        """Execute one action; return whether it created a job."""
         match action:
             case CreateJob():
                 return self._create(action, sweep, refusals)
@@ -137,22 +128,23 @@ class SweepApplier:
             case DeleteSweep():
                 if not self._delete(SWEEPS, sweep.key, sweep.uid):
                     self.sweeps.remove(sweep.key, sweep.uid, sweep.version)
-        return ""
+        return False
 
-    def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> str:
+    def _create(self, action: CreateJob, sweep: StoredSweep, refusals: Refusals) -> bool:
         owner = Owner(sweep.key.namespace, sweep.key.name, sweep.uid, format_time(sweep.created))
         try:
             created = create_child(self.replica.leader, JOBS, owner, _owned(action.document, sweep))
         except NamespaceDeleted:
-            return ""
-        except NotCreated as no:
+            return False
+        except NotCreated as rejected:
             # A name that is taken may become free, and a quota; only what is invalid stays so.
-            if refusals.put(action.name, Refusal(no.message, final=no.kind == "Invalid"), self.replica.clock()):
-                self.emit(sweep, EventRecord("TrialNotCreated", f"{no}", "Warning"))
-            return ""
+            refusal = Refusal(rejected.message, final=rejected.kind == "Invalid")
+            if refusals.put(action.name, refusal, self.replica.clock()):
+                self.emit(sweep, EventRecord("TrialNotCreated", str(rejected), "Warning"))
+            return False
         refusals.remove(action.name)
         self._put_job(created)
-        return action.name
+        return True
 
     def _suspend(self, action: SuspendJob, sweep: StoredSweep) -> None:
         job = self._own_job(sweep, action.name)
@@ -203,13 +195,6 @@ class SweepApplier:
 
 def _owned(document: Mapping[str, Any], sweep: StoredSweep) -> dict[str, Any]:
     """Return the trial's job with the sweep as its owner, so that Kubernetes deletes it with the sweep."""
-    reference = {
-        "apiVersion": API_VERSION,
-        "kind": SWEEP_KIND,
-        "name": sweep.key.name,
-        "uid": sweep.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    metadata = {**document["metadata"], "namespace": sweep.key.namespace, "ownerReferences": [reference]}
+    references = [owner_reference(SWEEP_KIND, sweep.key.name, sweep.uid)]
+    metadata = {**document["metadata"], "namespace": sweep.key.namespace, "ownerReferences": references}
     return {**document, "metadata": metadata}

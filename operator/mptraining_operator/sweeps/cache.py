@@ -100,11 +100,9 @@ class StoredSweep:
         except ValidationError as error:
             return None, unreadable_status(error)
 
-    def same_work(self, other: StoredSweep) -> bool:
-        """Return whether `other` differs in no field that a plan depends on."""
-        return self._work() == other._work()
-
-    def _work(self) -> tuple[object, ...]:
+    @property
+    def work(self) -> tuple[object, ...]:
+        """The fields that a plan depends on."""
         return (self.uid, self.generation, self.deleting, self.paused, self.spec, self.status)
 
 
@@ -156,7 +154,7 @@ class SweepCache:
             self._versions.put(sweep.uid, sweep.version)
             self._sweeps[sweep.key] = sweep
             self._keys[sweep.uid] = sweep.key
-            return before is None or not before.same_work(sweep)
+            return before is None or before.work != sweep.work
 
     def remove(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted sweep; an earlier or later sweep of the same name is kept. Return whether it was known."""
@@ -216,10 +214,6 @@ class SweepStream(Stream):
         super().__init__(queue)
         self.cache = cache
 
-    @property
-    def queue(self) -> WorkQueue:
-        return self._queue
-
     def decode(self, text: bytes) -> Sweep:
         return _SWEEP.decode(text)
 
@@ -233,7 +227,7 @@ class SweepStream(Stream):
         """Queue the sweep of that uid in the namespace, one of whose jobs has changed."""
         key = self.cache.key_of(sweep_uid)
         if key is not None and key.namespace == namespace:
-            self._queue.add(key, COALESCE)
+            self.queue.add(key, COALESCE)
 
     def _identity(self, received: Any) -> tuple[Key, str, int]:
         metadata = received.metadata

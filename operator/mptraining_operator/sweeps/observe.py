@@ -4,68 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import msgspec
 
 from mptraining_api import events
 from mptraining_api.kubernetes_api import PODS
 from mptraining_api.outcomes import PREEMPTED, by_reason
-from mptraining_api.status import Phase
+from mptraining_api.status import JobStatus, Phase, Progress, condition
 from mptraining_api.sweep.actions import JobState, TrialJob
 from mptraining_api.sweep.trial_job import rounded
 from mptraining_operator.jobs.resources import names
 from mptraining_operator.jobs.watch import api_objects
-from mptraining_operator.jobs.watch.parse import StoredJob, optional_time
+from mptraining_operator.jobs.watch.parse import StoredJob, optional_time, read_status
 from mptraining_operator.runtime.cluster import Cluster
 
-_NO_METRICS: Mapping[str, float] = MappingProxyType({})
 # Phases of a job whose workers run or ran in an earlier attempt.
 _RUNNING = (Phase.RUNNING, Phase.RESTARTING)
-
-
-class _JobStatus(msgspec.Struct, frozen=True, rename="camel"):
-    start_time: str | None = None
-    completion_time: str | None = None
-    conditions: tuple[api_objects.Condition, ...] = ()
-
-
-class _Metric(msgspec.Struct, frozen=True):
-    name: str
-    value: str
-
-
-class _Progress(msgspec.Struct, frozen=True):
-    metrics: tuple[_Metric, ...] = ()
-
-
-_STATUS = msgspec.json.Decoder(_JobStatus)
-_PROGRESS = msgspec.json.Decoder(_Progress)
 _POD = msgspec.json.Decoder(api_objects.Pod)
 
 
 def trial_job(job: StoredJob) -> TrialJob:
     """Return the observed job without its metrics."""
-    status = _STATUS.decode(job.status)
-    conditions = {condition.type: condition for condition in status.conditions}
+    status = read_status(job)[0] or JobStatus()
     state: JobState = "Running" if job.phase in _RUNNING else "Pending"
     message, infrastructure = "", False
     if job.ended:
         state = "Succeeded" if job.phase == Phase.SUCCEEDED else "Failed"
-        end = conditions.get(state)
-        message = (end and end.message) or ""
-        # The outcomes of lost machines, storage that does not answer, and workers that could not start in time.
-        infrastructure = state == "Failed" and by_reason((end and end.reason) or "").exit_code == PREEMPTED.exit_code
-    elif (waits := conditions.get("Running")) is not None and waits.status == "False":
-        message = waits.message or ""
+        if state == "Failed" and (end := condition(status, "Failed")) is not None:
+            message = end.message
+            # The outcomes of lost machines, storage that does not answer, and workers that could not start in time.
+            infrastructure = by_reason(end.reason).exit_code == PREEMPTED.exit_code
+    elif (waits := condition(status, "Running")) is not None and waits.status == "False":
+        message = waits.message
     return TrialJob(
         name=job.key.name,
-        uid=job.uid,
         state=state,
         suspended=job.suspended,
         infrastructure=infrastructure,
         message=message,
-        start=optional_time(status.start_time),
         completion=optional_time(status.completion_time),
     )
 
@@ -85,16 +61,12 @@ def final_metrics(cluster: Cluster, job: StoredJob) -> Mapping[str, float]:
                 event = events.parse(end.message or "") if end is not None and end.exit_code == 0 else None
                 if isinstance(event, events.Finished) and event.metrics:
                     return rounded(event.metrics)
-    return _reported(job.progress)
-
-
-def _reported(progress: bytes) -> Mapping[str, float]:
     try:
-        reported = _PROGRESS.decode(progress) if progress else _Progress()
-        return rounded({metric.name: float(metric.value) for metric in reported.metrics})
-    except (msgspec.ValidationError, ValueError):
+        reported = Progress.read(job.progress).metrics if job.progress else None
+        return rounded({metric.name: float(metric.value) for metric in reported or ()})
+    except ValueError:
         # A progress that was edited by hand is no measurement.
-        return _NO_METRICS
+        return {}
 
 
 @dataclass(slots=True)
@@ -104,12 +76,12 @@ class ObservedJobs:
     _parsed: dict[str, tuple[str, int, TrialJob]] = field(default_factory=dict)
     _metrics: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def look(self, jobs: Collection[StoredJob], undecided: Collection[str], cluster: Cluster) -> dict[str, TrialJob]:
+    def observe(self, jobs: Collection[StoredJob], undecided: Collection[str], cluster: Cluster) -> dict[str, TrialJob]:
         """Return the observed jobs by name; metrics for those that are `undecided` alone. Raises ApiProblem.
 
         A job that is being deleted before its end counts as deleted.
         """
-        refusals = {}
+        observed = {}
         for job in jobs:
             if job.deleting and not job.ended:
                 continue
@@ -122,8 +94,8 @@ class ObservedJobs:
                 if job.uid not in self._metrics:
                     self._metrics[job.uid] = final_metrics(cluster, job)
                 seen = replace(seen, metrics=self._metrics[job.uid])
-            refusals[name] = seen
+            observed[name] = seen
         kept = {job.uid for job in jobs if job.key.name in undecided}
         self._metrics = {uid: metrics for uid, metrics in self._metrics.items() if uid in kept}
-        self._parsed = {name: self._parsed[name] for name in refusals}
-        return refusals
+        self._parsed = {name: self._parsed[name] for name in observed}
+        return observed

@@ -65,7 +65,7 @@ def mistakes(document: Mapping[str, Any], settings: ClusterSettings) -> str | No
 
 @dataclass(slots=True)
 class _Memory:
-    """What the worker remembers of one sweep; all of it can be lost."""
+    """Memory of one sweep; all of it can be lost."""
 
     uid: str
     observed: ObservedJobs = field(default_factory=ObservedJobs)
@@ -145,7 +145,7 @@ class SweepReconciler(Reconciler):
             self._applier.emit(stored, record)
 
     def begin_term(self) -> None:
-        """Nothing: what is remembered of a sweep is checked against its status."""
+        """Do nothing: the memory of a sweep is checked against its status."""
 
     def check_cluster(self) -> None:
         """Look at every sweep again: a watch may have missed the end of a trial."""
@@ -170,9 +170,8 @@ class SweepReconciler(Reconciler):
         self._advance(stored, memory, memory.sweep, status)
 
     def _advance(self, stored: StoredSweep, memory: _Memory, sweep: MPTrainingSweep, status: SweepStatus) -> None:
-        """Plan the sweep and apply the plan."""
         now = self._clock()
-        jobs = self._look(stored, memory, status)
+        jobs = self._observe(stored, memory, status)
         most = self._most_new_trials(stored, memory, sweep.spec, status, jobs)
         planned = plan(
             sweep,
@@ -205,9 +204,9 @@ class SweepReconciler(Reconciler):
             self.queue.add(stored.key, COALESCE)
         before = {trial.number: trial for trial in status.trials or ()}
         self._count_ends(memory, before, planned.status, jobs)
-        acted = self._applier.act(planned, stored, memory.refusals)
-        self._count_creations(stored, memory, acted.created, before, planned)
-        if acted.refused:
+        created, refused = self._applier.act(planned, stored, memory.refusals)
+        self._count_creations(stored, memory, created, before, planned)
+        if refused:
             self.queue.add(stored.key)
         memory.refusals.keep({trial.job for trial in planned.status.trials or () if trial.state in _UNDECIDED})
         if ends:
@@ -264,17 +263,17 @@ class SweepReconciler(Reconciler):
             memory.status = stored.version, status
         return memory.status[1]
 
-    def _look(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
+    def _observe(self, stored: StoredSweep, memory: _Memory, status: SweepStatus) -> dict[str, TrialJob]:
         undecided = {trial.job: trial for trial in status.trials or () if trial.state in _UNDECIDED}
         cluster, sweep = self.replica.leader, (stored.key.namespace, stored.uid)
-        seen = memory.observed.look(self.jobs.trials(*sweep), undecided, cluster)
+        seen = memory.observed.observe(self.jobs.trials(*sweep), undecided, cluster)
         missing = [name for name, trial in undecided.items() if trial.state == TrialState.RUNNING and name not in seen]
         if not missing:
             return seen
         # A trial whose job was deleted has failed: this is decided by the API server, not by a watch that is late.
         for name in missing:
             self._applier.find_job(stored, name)
-        return memory.observed.look(self.jobs.trials(*sweep), undecided, cluster)
+        return memory.observed.observe(self.jobs.trials(*sweep), undecided, cluster)
 
     # -- rates and turns ----------------------------------------------------------------------------------------
 
@@ -326,17 +325,11 @@ class SweepReconciler(Reconciler):
                 memory.ends.append(job.completion)
 
     def _count_creations(
-        self,
-        stored: StoredSweep,
-        memory: _Memory,
-        created: tuple[str, ...],
-        before: Mapping[int, Trial],
-        plan: SweepPlan,
+        self, stored: StoredSweep, memory: _Memory, created: int, before: Mapping[int, Trial], plan: SweepPlan
     ) -> None:
         now = self._clock()
-        for _ in created:
-            if memory.ends:
-                self._observe_gap(max(0.0, now - memory.ends.popleft()))
+        for _ in range(min(created, len(memory.ends))):
+            self._observe_gap(max(0.0, now - memory.ends.popleft()))
         if created and _started(before, plan.status):
             memory.waits = False
             self._turns.created(stored)

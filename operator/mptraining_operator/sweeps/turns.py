@@ -24,7 +24,7 @@ _FORGOTTEN = 10 * LOOK_AGAIN
 
 @dataclass(slots=True)
 class _Contender:
-    """A sweep: the workers of one trial, when one was granted last, and when it last asked in vain."""
+    """A sweep: the workers of one trial, when one was granted last, and when one was last denied."""
 
     key: Key
     need: int = 1
@@ -63,42 +63,41 @@ class Turns:
             return None
         with self._lock:
             now, namespace = self.clock(), sweep.key.namespace
-            mine = self._contenders.setdefault(sweep.uid, _Contender(sweep.key))
-            mine.key, mine.need = sweep.key, need
+            contender = self._contenders.setdefault(sweep.uid, _Contender(sweep.key))
+            contender.key, contender.need = sweep.key, need
             free = self._free(namespace)
             if free < need or self._leave_to_jobs(namespace):
-                mine.asked = now
+                contender.asked = now
                 return 0
             others = [
-                (uid, contender)
-                for uid, contender in self._contenders.items()
+                (uid, other)
+                for uid, other in self._contenders.items()
                 if uid != sweep.uid
-                and contender.key.namespace == namespace
-                and contender.asked is not None
-                and now < contender.asked + _FORGOTTEN
+                and other.key.namespace == namespace
+                and other.asked is not None
+                and now < other.asked + _FORGOTTEN
             ]
-            first = min((self._rank(uid, contender) for uid, contender in others), default=None)
-            if first is not None and first < self._rank(sweep.uid, mine):
-                mine.asked = now
-                for _, contender in others:
-                    self.wake_sweep(contender.key)
+            first = min((self._rank(uid, other) for uid, other in others), default=None)
+            if first is not None and first < self._rank(sweep.uid, contender):
+                contender.asked = now
+                for _, other in others:
+                    self.wake_sweep(other.key)
                 return 0
             return 1 if others else free // need
 
     def created(self, sweep: StoredSweep) -> None:
         """Record that a trial was created by a grant."""
         with self._lock:
-            if (mine := self._contenders.get(sweep.uid)) is not None:
-                mine.granted, mine.asked = self.clock(), None
+            if (contender := self._contenders.get(sweep.uid)) is not None:
+                contender.granted, contender.asked = self.clock(), None
 
     def leave(self, sweep_uid: str) -> None:
         """Forget a sweep that wants no trial: it has ended, is suspended, paused, or deleted."""
         with self._lock:
-            if (mine := self._contenders.get(sweep_uid)) is not None:
-                mine.asked = None
+            if (contender := self._contenders.get(sweep_uid)) is not None:
+                contender.asked = None
 
     def forget(self, sweep_uid: str) -> None:
-        """Forget a deleted sweep."""
         with self._lock:
             self._contenders.pop(sweep_uid, None)
 
@@ -118,7 +117,7 @@ class Turns:
     def _leave_to_jobs(self, namespace: str) -> bool:
         """Return whether a job outside of sweeps waits that could run once enough trials have ended.
 
-        Otherwise small trials, one after the other, keep a job that needs many workers waiting for ever. A job that
+        Otherwise small trials, one after the other, starve a job that needs many workers. A job that
         waits for other jobs has no use for the workers of trials. Jobs for which there is room are queued.
         """
         most = self.most or 0

@@ -139,12 +139,6 @@ class FakeCluster:
                 merged[top] = _merge(merged.get(top), value)
         return self.put(resource, merged)
 
-    def patch_status(
-        self, resource: Resource, namespace: str, name: str, version: int, changes: Mapping[str, Any]
-    ) -> Raw:
-        body = {"metadata": {"resourceVersion": str(version)}, "status": changes}
-        return self.patch(resource, namespace, name, body, subresource="status")
-
     def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str) -> None:
         self._call("delete", resource, name)
         stored = self._stored(resource, namespace, name)

@@ -143,7 +143,7 @@ class ReportToQueue:
     workers: int = 0
     # Seconds since 1970; Kueue removes startTime when it preempts the job.
     started: float | None = None
-    # Of that Job as it was observed; the version is a precondition, and a conflict ends the execution of the plan.
+    # The observed ones of that Job; the version is a precondition, and a conflict ends the execution of the plan.
     uid: str = ""
     version: int = 0
 

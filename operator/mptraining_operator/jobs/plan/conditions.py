@@ -13,25 +13,20 @@ from mptraining_api.status import (
     ATTEMPTS_KEPT,
     CONDITION_TYPES,
     Attempt,
-    Condition,
     ConditionType,
     JobStatus,
     Phase,
-    conditions_with,
+    condition,
     format_time,
+    is_true,
     parse_time,
     truncated,
+    with_condition,
 )
 from mptraining_operator.jobs.plan.actions import StartAttempt
 
-
-def condition(status: JobStatus, kind: ConditionType) -> Condition | None:
-    return next((condition for condition in status.conditions or () if condition.type == kind), None)
-
-
-def is_true(status: JobStatus, kind: ConditionType) -> bool:
-    current = condition(status, kind)
-    return current is not None and current.status == "True"
+# Those of every status.
+__all__ = ["condition", "is_true", "with_condition"]
 
 
 def transition_time(status: JobStatus, kind: ConditionType) -> float | None:
@@ -40,16 +35,7 @@ def transition_time(status: JobStatus, kind: ConditionType) -> float | None:
     return None if current is None else parse_time(current.last_transition_time)
 
 
-def with_condition(
-    status: JobStatus, kind: ConditionType, value: bool, reason: str, message: str, now: float, generation: int
-) -> JobStatus:
-    """Return the status with that condition set; `lastTransitionTime` changes only with the condition's status."""
-    conditions = conditions_with(status.conditions, kind, value, reason, message, now, generation)
-    return status.model_copy(update={"conditions": conditions})
-
-
 def without_conditions(status: JobStatus, types: Collection[str]) -> JobStatus:
-    """Return the status without the conditions of these types."""
     kept = [condition for condition in status.conditions or () if condition.type not in types]
     return status.model_copy(update={"conditions": kept or None})
 
@@ -116,7 +102,6 @@ def _not_before(start: str | None, now: float) -> str:
 
 
 def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: float) -> JobStatus:
-    """Record the outcome and completion time of the current attempt."""
     attempt = current_attempt(status)
     if attempt is None:
         return status
@@ -125,7 +110,6 @@ def with_attempt_ended(status: JobStatus, outcome: Outcome, message: str, now: f
 
 
 def with_attempt(status: JobStatus, **fields: object) -> JobStatus:
-    """Return the status with these fields of its last attempt."""
     attempts = list(status.attempts or [])
     return status.model_copy(update={"attempts": [*attempts[:-1], attempts[-1].model_copy(update=fields)]})
 
@@ -166,12 +150,10 @@ def with_suspended(status: JobStatus, now: float, generation: int) -> JobStatus:
 
 
 def with_resumed(status: JobStatus, now: float, generation: int) -> JobStatus:
-    """Set the condition Suspended to False."""
     return with_condition(status, "Suspended", False, "Resumed", "", now, generation)
 
 
 def with_finished(status: JobStatus, outcome: Outcome, message: str, now: float, generation: int) -> JobStatus:
-    """Record the terminal outcome of the job."""
     good = outcome == SUCCEEDED
     attempt = current_attempt(status)
     if attempt is not None and attempt.outcome is None:

@@ -25,7 +25,6 @@ class Deadline:
 
 
 def run_policy(snapshot: Snapshot) -> ResolvedRunPolicy:
-    """Return the job's run policy with defaults applied."""
     return resolve_run_policy(snapshot.job.spec.run_policy if snapshot.job else None)
 
 

@@ -4,7 +4,7 @@ Nothing here counts free machines: the scheduler, quotas, queues and the cluster
 and the only question that they all answer is a pod. So an attempt that is not placed as a whole is replaced by one with
 as many workers as were placed, and an attempt with less than the maximum grows when the pods of a probe Job, which ask
 for the machines that are missing, run. A pending probe occupies no machine, and it is the request that autoscalers and
-queues understand; an attempt that ended to look for machines would lose its own in vain.
+queues understand; an attempt that ended to look for machines might only lose its own.
 
     no workers       (no attempt yet, suspended, waits for its namespace):  start with the most that
                    workersPerNamespace leaves
@@ -39,21 +39,15 @@ _STARTS_AFRESH = (SUSPENDED.reason, NO_CAPACITY.reason, QUEUE_PREEMPTED.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
-    """End the attempt and start the next one with `workers` workers."""
-
-    workers: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
-    """The resize of an attempt, or what to do with the probe: its pods to create, or whether to keep it.
+    """The workers of the next attempt, for which the current one ends with `message`; None to keep the current one.
 
-    `wake_at` is when to decide again, in seconds since 1970.
+    Of the probe, the number of pods to create, or whether to keep it. `wake_at` is when to decide again, in seconds
+    since 1970.
     """
 
-    resize: Resize | None = None
+    workers: int | None = None
+    message: str = ""
     create: int = 0
     keep: bool = False
     wake_at: float | None = None
@@ -117,10 +111,10 @@ def _shrunk(
     """Return the resize of an attempt whose workers do not all run, or else when to decide again."""
     workers = attempt.workers or sizes[-1]
     if batch_job.parallelism < workers:
-        # A queue admitted a part of the workers; those that run wait for the others in vain.
+        # A queue admitted a part of the workers; the others never come.
         target = largest(sizes, batch_job.parallelism)
         message = f"the queue admitted {batch_job.parallelism} of {workers} workers"
-        return Size() if target is None else Size(Resize(target, message))
+        return Size() if target is None else Size(target, message)
     pods = [pod for pod in snapshot.pods_of(batch_job.attempt) if pod.deletion is None and not pod.terminated]
     placed = sum(bool(pod.node) for pod in pods)
     if placed >= workers:
@@ -137,7 +131,7 @@ def _shrunk(
     if target is None:
         return Size()
     cause = f": {refused}" if refused else ""
-    return Size(Resize(target, f"{placed} of {workers} workers could be placed within {limit:g} s{cause}"))
+    return Size(target, f"{placed} of {workers} workers could be placed within {limit:g} s{cause}")
 
 
 def _lost_machines(status: JobStatus) -> bool:
@@ -149,7 +143,6 @@ def _lost_machines(status: JobStatus) -> bool:
 
 
 def _growth(sizes: Sequence[int], snapshot: Snapshot, status: JobStatus, attempt: Attempt, now: float) -> Size:
-    """Return how a running attempt grows."""
     ran = conditions.transition_time(status, "Running")
     if attempt.start_time is None or ran is None:
         return Size()
@@ -183,7 +176,7 @@ def _probed(
         if target < most and now < since + limits.settle:
             return Size(keep=True, wake_at=since + limits.settle)
         gained = "1 more machine" if more == 1 else f"{more} more machines"
-        return Size(Resize(target, f"{gained} for {workers} worker{'s' * (workers > 1)}"), keep=True)
+        return Size(target, f"{gained} for {workers} worker{'s' * (workers > 1)}", keep=True)
     if more and now >= since + limits.elastic_wait:
         # It occupies machines that are not enough.
         return None
@@ -199,7 +192,7 @@ def _ends_soon(status: JobStatus) -> bool:
 
 
 def keeps_probe(status: JobStatus) -> bool:
-    """Return whether a probe may exist: beside a running attempt, and until the next one starts in its place."""
+    """Return whether a probe may exist: with a running attempt, and until the next one starts in its place."""
     attempt = conditions.current_attempt(status)
     if attempt is None or conditions.is_true(status, "Finished") or conditions.is_true(status, "Suspended"):
         return False
@@ -208,12 +201,12 @@ def keeps_probe(status: JobStatus) -> bool:
     return held(status) > 0 if attempt.outcome is not None else conditions.is_true(status, "Running")
 
 
-def _resized(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, resize: Resize, now: float) -> Plan:
-    outcome, workers = RESIZED, "1 worker" if resize.workers == 1 else f"{resize.workers} workers"
-    message = f"{resize.message.rstrip('.')}; the next attempt has {workers}"
+def _resized(snapshot: Snapshot, status: JobStatus, batch_job: SeenBatchJob, size: Size, now: float) -> Plan:
+    outcome, workers = RESIZED, "1 worker" if size.workers == 1 else f"{size.workers} workers"
+    message = f"{size.message.rstrip('.')}; the next attempt has {workers}"
     status = end.with_uncharged_end(snapshot, status, batch_job, outcome, message, now)
     # `next_size` reads the workers.
-    status = status.model_copy(update={"workers": resize.workers})
+    status = status.model_copy(update={"workers": size.workers})
     record = EventRecord(outcome.reason, message)
     return end.with_end(snapshot, status, record, wake_at=now, restart=outcome.reason)
 
@@ -239,8 +232,8 @@ def with_size(decided: Plan, snapshot: Snapshot, now: float) -> Plan:
             return decided if known else replace(decided, actions=(*decided.actions, read))
         job, batch_job = ResolvedJob.read(text), snapshot.batch_job(attempt.number)
         size = decide(possible_workers(job), snapshot, status, batch_job, now) if batch_job else Size()
-        if size.resize is not None and batch_job is not None:
-            return _resized(snapshot, status, batch_job, size.resize, now)
+        if size.workers is not None and batch_job is not None:
+            return _resized(snapshot, status, batch_job, size, now)
         if size.create:
             actions = (StartProbe(job, attempt.machine or 0, size.create),)
     if probe is not None and not size.keep and not probe.deleting:

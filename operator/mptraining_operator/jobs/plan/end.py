@@ -170,7 +170,7 @@ _OTHERS_END_WITHIN = 10.0
 _CONDITION_WITHIN = 60.0
 
 
-# What became of the model of a job without output.uri, by the last Event of worker 0.
+# The fate of the model of a job without output.uri, by the last Event of worker 0.
 _HAND_OVER = {
     "": "; its model is gone with its pods, because spec.output.uri was not given",
     "Fetched": "; its model was fetched from worker 0",
@@ -239,7 +239,7 @@ def _other_containers(pods: tuple[SeenPod, ...]) -> str:
 
 
 def _warnings(pods: tuple[SeenPod, ...]) -> str:
-    """Return what the result lacks, by the last Event of worker 0."""
+    """Return the shortcomings of the result, by the last Event of worker 0."""
     chief = next((pod for pod in pods if pod.index == 0), None)
     last = _last_event(chief) if chief else None
     warnings = (last.warnings or ()) if last else (_NO_REPORT,) if chief and chief.exit_code == 0 else ()

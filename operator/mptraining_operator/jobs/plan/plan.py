@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mptraining_api.status import EventRecord, JobStatus
-from mptraining_operator.jobs.plan import conditions, elastic, end, queue_job, run, start, suspend_and_cleanup
+from mptraining_operator.jobs.plan import conditions, elastic, end, kueue, run, start, suspend_and_cleanup
 from mptraining_operator.jobs.plan.actions import Plan
 from mptraining_operator.jobs.plan.snapshot import Snapshot
 
@@ -25,7 +25,7 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     status = snapshot.status
     if status is None:
         return Plan(event_records=(EventRecord("StatusUnreadable", snapshot.problem, "Warning"),))
-    if queue_job.managed_elsewhere(snapshot):
+    if kueue.managed_elsewhere(snapshot):
         # Nothing but its ttlSecondsAfterFinished.
         return suspend_and_cleanup.clean_up_finished(snapshot, status, now) or Plan()
     decided = next((result for policy in POLICIES if (result := policy(snapshot, status, now)) is not None), Plan())
@@ -36,7 +36,7 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     if decided.status == status:
         decided = replace(decided, status=None)
     decided = _with_deletions(elastic.with_size(decided, snapshot, now), snapshot, now)
-    return queue_job.with_queue_report(decided, snapshot, now)
+    return kueue.with_queue_report(decided, snapshot, now)
 
 
 def _finished(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -58,7 +58,7 @@ POLICIES: tuple[Policy, ...] = (
     _unreadable_spec,
     end.attempt_ended,
     suspend_and_cleanup.suspended,
-    queue_job.preempted,
+    kueue.preempted,
     start.first_attempt,
     start.next_attempt,
     start.create_children,

@@ -25,7 +25,8 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     records: tuple[EventRecord, ...] = ()
     first_run: float | None = None
     why = ""
-    read: waiting.EventRead | None = None
+    read_at: float | None = None
+    read_about = ""
     next_look: float | None = None
     # The pods of a preempted Job are still counted as ready until they terminate.
     preempted = batch_job.suspended and conditions.is_true(status, "Running")
@@ -41,12 +42,10 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
     else:
         wait = waiting.waiting_reason(snapshot, batch_job, now)
         why = f"{wait.reason}: {wait.message}"
-        read = waiting.next_event_read(snapshot, batch_job)
+        read_at, read_about = waiting.next_event_read(snapshot, batch_job)
         next_look = waiting.next_look(snapshot, batch_job, now)
         after = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, generation)
-        before = conditions.condition(status, "Running")
-        new = before is None or before.reason != wait.reason
-        if new and wait.reason not in ("Starting", "Queued", waiting.STARTS_SLOWLY):
+        if waiting.is_new(status, wait.reason) and wait.reason not in ("Starting", "Queued", waiting.STARTS_SLOWLY):
             records = (EventRecord(wait.reason, wait.message, "Warning"),)
         if batch_job.suspended:
             # activeDeadlineSeconds does not count the time of a Job that a client suspended.
@@ -55,9 +54,8 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
             records = (EventRecord(wait.reason, f"the machines were preempted: {wait.message}", "Warning"),)
     kept = _model_waits(snapshot, after)
     if kept is not None:
-        before = conditions.condition(status, "Running")
         after = conditions.with_condition(after, "Running", True, MODEL_WAITS, kept, now, generation)
-        if before is None or before.reason != MODEL_WAITS:
+        if waiting.is_new(status, MODEL_WAITS):
             records = (*records, EventRecord(MODEL_WAITS, kept))
     times = (
         earliest_deadline(snapshot, after, batch_job, why),
@@ -72,7 +70,7 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         creation,
         None if conditions.is_true(after, "Running") else waiting.unschedulable_at(snapshot, batch_job),
         end_is_due(snapshot, batch_job),
-        read and read.at,
+        read_at,
         next_look,
         waiting.next_stuck(snapshot, now),
     )
@@ -81,7 +79,7 @@ def running_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan |
         status=None if after == snapshot.status else after,
         actions=(
             *((CreatePodGroup(batch_job.name, batch_job.uid),) if creation is not None and now >= creation else ()),
-            *((ReadEvents(read.about),) if read and now >= read.at else ()),
+            *((ReadEvents(read_about),) if read_at is not None and now >= read_at else ()),
         ),
         event_records=records,
         wake_at=min(wakes, default=None),

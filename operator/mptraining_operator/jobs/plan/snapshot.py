@@ -38,7 +38,6 @@ class SeenPod:
     index: int
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
     node: str = ""
-    ready: bool = False
     # When its grace period ends; None if it is not being deleted.
     deletion: float | None = None
     # The reason and time of the condition DisruptionTarget.
@@ -137,11 +136,9 @@ class SeenBatchJob:
         """Whether it looks for machines for an elastic job and is no attempt."""
         return self.attempt == names.PROBE_ATTEMPT
 
-    def same_state(self, other: SeenBatchJob) -> bool:
-        """Return whether `other` differs only in counts of pods that have no effect on a plan."""
-        return self._state() == other._state()
-
-    def _state(self) -> SeenBatchJob:
+    @property
+    def state(self) -> SeenBatchJob:
+        """The Job without counts of pods that have no effect on a plan."""
         all_ready = int(self.ready + self.succeeded >= self.parallelism)
         ready = self.ready if self.is_probe else all_ready
         return replace(self, active=0, ready=ready, started=None, changed=None, version=0)
@@ -249,18 +246,15 @@ class Snapshot:
 
     @property
     def queue_name(self) -> str | None:
-        """The value of spec.scheduling.queueName."""
         scheduling = self.job.spec.scheduling if self.job else None
         return scheduling.queue_name if scheduling else None
 
     @property
     def suspend(self) -> bool:
-        """Whether spec.runPolicy.suspend is true."""
         policy = self.job.spec.run_policy if self.job else None
         return bool(policy and policy.suspend)
 
     def batch_job(self, attempt: int) -> SeenBatchJob | None:
-        """Return the Indexed Job of that attempt, if observed."""
         return next((batch_job for batch_job in self.batch_jobs if batch_job.attempt == attempt), None)
 
     def pods_of(self, attempt: int) -> tuple[SeenPod, ...]:

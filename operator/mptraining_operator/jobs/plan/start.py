@@ -19,7 +19,7 @@ from mptraining_api.resolve.attempt import possible_workers
 from mptraining_api.resolve.resolve import resolve
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_api.status import ATTEMPTS_KEPT, Attempt, EventRecord, JobStatus, Phase, format_time, parse_time
-from mptraining_operator.jobs.plan import conditions, elastic, end, queue_job, waiting
+from mptraining_operator.jobs.plan import conditions, elastic, end, kueue, waiting
 from mptraining_operator.jobs.plan.actions import Action, Plan, ReadJobFile, StartAttempt
 from mptraining_operator.jobs.plan.capacity import machines
 from mptraining_operator.jobs.plan.deadlines import deadline_before, earliest_deadline
@@ -31,6 +31,10 @@ from mptraining_operator.jobs.resources.volumes import outlives_pod
 
 # Seconds between checks for free workers: the end of another job does not queue the jobs that wait for its workers.
 NODE_CHECK_SECONDS = 5.0
+_OLDER_OPERATOR = (
+    "an older operator started the job, and this one cannot continue it: delete the job and create it again; "
+    "its training continues from the checkpoints in spec.output.uri"
+)
 
 
 def refuse_or_delay(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: float) -> Plan | None:
@@ -61,12 +65,7 @@ def _wait_for_room(snapshot: Snapshot, status: JobStatus, workers: int, most: in
     waits = waiting.with_wait(snapshot, status, wait, now)
     # Sweeps leave so many workers to the job. Other jobs use its quota meanwhile.
     status = (waits.status or status).model_copy(update={"workers": workers})
-    return replace(waits, status=status, actions=queue_job.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
-
-_OLDER_OPERATOR = (
-    "an older operator started the job, and this one cannot continue it: delete the job and create it again; "
-    "its training continues from the checkpoints in spec.output.uri"
-)
+    return replace(waits, status=status, actions=kueue.leave(snapshot), wake_at=now + NODE_CHECK_SECONDS)
 
 
 def first_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
@@ -114,7 +113,9 @@ def _adopted(snapshot: Snapshot, status: JobStatus, now: float) -> Plan:
     return Plan(status=status, event_records=(EventRecord("StatusRebuilt", message, "Warning"),))
 
 
-def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | None:
+def next_attempt(  # noqa: PLR0911 - a row of cases
+    snapshot: Snapshot, status: JobStatus, now: float
+) -> Plan | None:
     """Start the next attempt when all pods of the previous one have terminated and its backoff is over."""
     attempt = conditions.current_attempt(status)
     if attempt is None or attempt.outcome is None:
@@ -131,7 +132,7 @@ def next_attempt(snapshot: Snapshot, status: JobStatus, now: float) -> Plan | No
     if now < due:
         return Plan(wake_at=deadline.at if deadline else due)
     if snapshot.lookups.job_text == "" and not status.resolved:
-        # What the job was resolved to is unknown, and its spec may have had fields that this version drops.
+        # The resolved job is unknown, and the spec may have had fields that this version drops.
         return _invalid(snapshot, status, _OLDER_OPERATOR, now)
     job = _frozen(snapshot)
     if isinstance(job, Plan):
@@ -145,10 +146,8 @@ def _wait_for_end(snapshot: Snapshot, status: JobStatus, now: float, actions: tu
     wait = waiting.pods_do_not_end(snapshot, now)
     if wait is None:
         return Plan(actions=actions, wake_at=waiting.next_stuck(snapshot, now))
-    before = conditions.condition(status, "Running")
-    new = before is None or before.reason != wait.reason
+    records = (EventRecord(wait.reason, wait.message, "Warning"),) if waiting.is_new(status, wait.reason) else ()
     status = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
-    records = (EventRecord(wait.reason, wait.message, "Warning"),) if new else ()
     return Plan(status=status, actions=actions, event_records=records)
 
 
@@ -198,7 +197,7 @@ def create_children(  # noqa: PLR0911 - a row of cases
         attempts = [*(written.attempts or [])[:-1], attempt.model_copy(update=size)]
         written = written.model_copy(update={"attempts": attempts, "workers": start.attempt_job.workers})
         status = status.model_copy(update={"attempts": written.attempts})
-    if (queued := queue_job.admission(snapshot, status, start, now)) is not None:
+    if (queued := kueue.admission(snapshot, status, start, now)) is not None:
         return queued
     start = replace(start, image=_pinned_image(snapshot, job))
     return Plan(status=written, actions=(start,), event_records=records, wake_at=wake)
@@ -227,7 +226,7 @@ def _intend(snapshot: Snapshot, status: JobStatus, start: StartAttempt, text: st
     if start.job.workers_range is not None:
         start = replace(start, workers=elastic.next_size(possible_workers(start.job), snapshot, status))
     waiting_plan = refuse_or_delay(snapshot, status, start, now)
-    waiting_plan = waiting_plan or queue_job.admission(snapshot, status, start, now)
+    waiting_plan = waiting_plan or kueue.admission(snapshot, status, start, now)
     if waiting_plan is not None:
         return waiting_plan
     after = conditions.with_attempt_started(status, start, now, snapshot.generation)

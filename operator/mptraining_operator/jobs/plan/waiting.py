@@ -166,15 +166,14 @@ def refused(refusal: Refusal, phase: Phase, namespace: str) -> Wait:
 
 
 def with_wait(
-    snapshot: Snapshot, status: JobStatus, wait: Wait, now: float, type: Literal["Normal", "Warning"] = "Normal"
+    snapshot: Snapshot, status: JobStatus, wait: Wait, now: float, event_type: Literal["Normal", "Warning"] = "Normal"
 ) -> Plan:
     """Return the plan of a job that waits before its next attempt: its status, and an Event for a new reason."""
-    before = conditions.condition(status, "Running")
+    new = wait.reason != "Starting" and is_new(status, wait.reason)
     if conditions.is_true(status, "Suspended"):
         status = conditions.with_resumed(status, now, snapshot.generation)
     after = conditions.with_waiting(status, wait.phase, wait.reason, wait.message, now, snapshot.generation)
-    new = wait.reason != "Starting" and (before is None or before.reason != wait.reason)
-    return Plan(status=after, event_records=(EventRecord(wait.reason, wait.message, type),) if new else ())
+    return Plan(status=after, event_records=(EventRecord(wait.reason, wait.message, event_type),) if new else ())
 
 
 def retry_at(refusal: Refusal, began: float) -> float:
@@ -314,27 +313,22 @@ def _not_starting(snapshot: Snapshot, phase: Phase, pod: SeenPod, warning: SeenW
     return Wait(phase, "ContainerNotStarting", f"{text} {step}")
 
 
-@dataclass(frozen=True, slots=True)
-class EventRead:
-    """When (seconds since 1970) to read the events about the object of that uid."""
+def next_event_read(snapshot: Snapshot, batch_job: SeenBatchJob) -> tuple[float | None, str]:
+    """Return when to read the events about which object (uid) that may explain why not all workers run.
 
-    about: str
-    at: float
-
-
-def next_event_read(snapshot: Snapshot, batch_job: SeenBatchJob) -> EventRead | None:
-    """Return the read of events that may explain why not all workers run; None if their status explains it."""
+    None and an empty text if their status explains it.
+    """
     pods = snapshot.pods_of(batch_job.attempt)
     slow = next((pod.uid for pod in pods if _starts_slowly(pod)), None)
     about = batch_job.uid if len(pods) < batch_job.parallelism else slow
     if about is None or batch_job.suspended or batch_job.ended:
-        return None
+        return None, ""
     began = _began(batch_job, pods)
     first = _FIRST_READ * snapshot.limits.settle
     read = snapshot.lookups.warnings.get(about)
     if read is None:
-        return EventRead(about, began + first)
-    return EventRead(about, read.read_at + min(max(first, read.read_at - began), _LONGEST_READ_INTERVAL))
+        return began + first, about
+    return read.read_at + min(max(first, read.read_at - began), _LONGEST_READ_INTERVAL), about
 
 
 def next_look(snapshot: Snapshot, batch_job: SeenBatchJob, now: float) -> float | None:
@@ -344,6 +338,12 @@ def next_look(snapshot: Snapshot, batch_job: SeenBatchJob, now: float) -> float 
     began = _began(batch_job, snapshot.pods_of(batch_job.attempt))
     first = _FIRST_READ * snapshot.limits.settle
     return began + first if now < began + first else now + min(max(first, now - began), _LONGEST_READ_INTERVAL)
+
+
+def is_new(status: JobStatus, reason: str) -> bool:
+    """Return whether the job did not wait for that reason before."""
+    before = conditions.condition(status, "Running")
+    return before is None or before.reason != reason
 
 
 def _previous(snapshot: Snapshot, reason: str) -> Wait | None:

@@ -17,7 +17,7 @@ from mptraining_operator.jobs.resources.indexed_job import indexed_job
 from mptraining_operator.jobs.resources.job_objects import Owner, metadata
 from mptraining_operator.jobs.resources.queue_job import Admitted, with_admission
 
-# What the placement of a worker depends on, and what admission and the image need.
+# Fields that the placement of a worker, admission and the image depend on.
 _POD_FIELDS = (
     *("nodeSelector", "tolerations", "affinity", "priorityClassName", "schedulerName", "runtimeClassName"),
     *("securityContext", "imagePullSecrets", "serviceAccountName", "resources", "resourceClaims", "enableServiceLinks"),
@@ -48,7 +48,7 @@ def capacity_probe(
         "command": [worker["command"][0], "-c", _WAIT],
         **{name: worker[name] for name in _CONTAINER_FIELDS if name in worker},
     }
-    # They run beside a worker, so that a machine must have room for both.
+    # They run with a worker: a machine must have room for both.
     sidecars = [init for init in attempt.get("initContainers", ()) if init.get("restartPolicy") == "Always"]
     pauses = [
         {**container, "name": f"probe-{number}", "resources": sidecar.get("resources", {})}

@@ -8,16 +8,18 @@ server-side apply rejects duplicates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mptraining_api import launch
 from mptraining_api.launch import SECRET_PATHS, SECRET_VARIABLES, Launch
 from mptraining_api.pods.fields import PodTemplate
 from mptraining_api.problems import InvalidSpec
+from mptraining_api.resolve.runtime_settings import Runtime
 from mptraining_operator.jobs.resources import names
 from mptraining_operator.jobs.resources.job_objects import Owner
-from mptraining_operator.jobs.resources.volumes import HOME, TOKEN_FILE, CABundle, SourceParts
+from mptraining_operator.jobs.resources.volumes import AUTHORITIES_FOLDER, HOME, TOKEN_FILE, SourceParts
+from mptraining_operator.settings import GangSchedulers
 
 # The CSI driver that mounts secrets of an external secret manager (secrets-store-csi-driver).
 _SECRETS_STORE = "secrets-store.csi.k8s.io"
@@ -81,29 +83,25 @@ class PodSettings:
     """The operator's settings that apply to the pods of a job.
 
     `progress_url` is the HTTPS URL that worker 0 reports to, None if progress reports are disabled;
-    `progress_certificate` is the certificate (PEM) that it trusts.
+    `progress_certificate` is the certificate (PEM) that it trusts. `runtime` is that of the job, with the fields of
+    `default`.
     """
 
     grace_seconds: int = 60
     progress_url: str | None = None
     progress_certificate: str = ""
-    ca_bundle: CABundle | None = None
-    priority_class_name: str | None = None
-    http_proxy: str | None = None
-    https_proxy: str | None = None
-    no_proxy: str = ""
+    runtime: Runtime = field(default_factory=Runtime)
+    gangs: GangSchedulers = field(default_factory=GangSchedulers)
     # Whether the platform assigns the user of a pod and refuses others.
     platform_user: bool = False
-    # schedulerNames for gangs; None: no such scheduler.
-    coscheduling: str | None = None
-    volcano: str | None = None
 
     def proxies(self) -> dict[str, str]:
         """Return the proxy variables in upper and lower case: curl reads lower case, other programs upper case."""
-        named = {"HTTP_PROXY": self.http_proxy, "HTTPS_PROXY": self.https_proxy}
+        runtime = self.runtime
+        named = {"HTTP_PROXY": runtime.http_proxy, "HTTPS_PROXY": runtime.https_proxy}
         variables = {name: value for name, value in named.items() if value}
         if variables:
-            variables["NO_PROXY"] = ",".join([*_NEVER_BY_PROXY, *([self.no_proxy] if self.no_proxy else [])])
+            variables["NO_PROXY"] = ",".join([*_NEVER_BY_PROXY, *([runtime.no_proxy] if runtime.no_proxy else [])])
         return variables | {name.lower(): value for name, value in variables.items()}
 
 
@@ -147,8 +145,8 @@ def init_environment(
 
 def _external(settings: PodSettings) -> dict[str, str]:
     """Return the variables for connections outside the cluster: proxies and CA bundle."""
-    file = settings.ca_bundle.file if settings.ca_bundle else None
-    return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if file else {})}
+    file = f"{AUTHORITIES_FOLDER}/{settings.runtime.ca_key or 'ca.crt'}"
+    return {**settings.proxies(), **(dict.fromkeys(_AUTHORITIES, file) if settings.runtime.ca_config_map else {})}
 
 
 def _merge(values: dict[str, str], pod_template: PodTemplate, kept: frozenset[str]) -> Variables:

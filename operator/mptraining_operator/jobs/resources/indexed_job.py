@@ -162,7 +162,6 @@ class _Pods:
 
     @property
     def written(self) -> PodTemplate:
-        """The job's own pod template."""
         return self.job.pod_template or PodTemplate()
 
     @contextmanager
@@ -229,7 +228,7 @@ class _Pods:
             **({"serviceAccountName": account} if account else {"automountServiceAccountToken": False}),
             **_given(
                 imagePullSecrets=self.written.image_pull_secrets,
-                priorityClassName=scheduling.priority_class_name or self.settings.priority_class_name,
+                priorityClassName=scheduling.priority_class_name or self.settings.runtime.priority_class_name,
                 schedulerName=scheduling.scheduler_name,
             ),
         }
@@ -289,9 +288,9 @@ class _Pods:
     def _containers(self) -> dict[str, Any]:
         owner, job, written, settings = self.owner, self.job, self.written, self.settings
         source, launched = source_parts(job), self._launch()
-        reported, trusted = settings.progress_url is not None, settings.ca_bundle is not None
-        mounts = [*own_mounts(token=reported, ca_bundle=trusted), *source.trainer_mounts]
-        init_mounts = [*own_mounts(token=False, ca_bundle=trusted), *source.init_mounts]
+        reported, ca_config_map = settings.progress_url is not None, settings.runtime.ca_config_map
+        mounts = [*own_mounts(token=reported, ca_bundle=ca_config_map is not None), *source.trainer_mounts]
+        init_mounts = [*own_mounts(token=False, ca_bundle=ca_config_map is not None), *source.init_mounts]
         mounted = [*mounts, *(init_mounts if source.prepared else ()), {"mountPath": SHARED_MEMORY_FOLDER}]
         gpus = job.accelerator.count_per_worker if job.accelerator.kind == "gpu" else 0
         with self._reading():
@@ -318,7 +317,7 @@ class _Pods:
             init["volumeMounts"] = [*init_mounts, *(written.volume_mounts or ())]
             before.append(init)
         audience = names.audience(owner.namespace, owner.uid) if reported else None
-        volumes = own_volumes(config_map_name(owner.name), job.accelerator, audience, settings.ca_bundle)
+        volumes = own_volumes(config_map_name(owner.name), job.accelerator, audience, ca_config_map)
         return {
             **_given(initContainers=before),
             **claims,
@@ -343,7 +342,6 @@ class _Pods:
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -370,7 +368,6 @@ def _claims(owner: Owner, job: ResolvedJob) -> dict[str, Any]:
 
 
 def trainer_resources(pod_template: PodTemplate | None, placement: Placement) -> dict[str, Any]:
-    """Return the requests and limits of each worker."""
     return _resources(pod_template or PodTemplate(), placement, placement.resources)
 
 

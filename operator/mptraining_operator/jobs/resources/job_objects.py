@@ -29,16 +29,15 @@ class Owner:
 
 
 def metadata(owner: Owner, name: str, labels: dict[str, str]) -> dict[str, Any]:
-    """Return a child's metadata; its owner reference makes Kubernetes delete it with the job."""
-    reference = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": owner.name,
-        "uid": owner.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {"name": name, "namespace": owner.namespace, "labels": labels, "ownerReferences": [reference]}
+    """Return the metadata of a job's child."""
+    references = [owner_reference(KIND, owner.name, owner.uid)]
+    return {"name": name, "namespace": owner.namespace, "labels": labels, "ownerReferences": references}
+
+
+def owner_reference(kind: str, name: str, uid: str) -> dict[str, Any]:
+    """Return the reference to the controller of a child, with which Kubernetes deletes it."""
+    owner = {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid}
+    return {**owner, "controller": True, "blockOwnerDeletion": True}
 
 
 def claim_template(owner: Owner, device_class: str, count: int) -> dict[str, Any]:

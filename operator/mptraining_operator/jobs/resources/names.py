@@ -31,7 +31,7 @@ QUEUE_DIGEST = f"{GROUP}/queue-digest"
 # The annotation of an attempt's Job, and of a probe, with the uid of that Job. The garbage collector removes the owner
 # reference when that Job is deleted.
 QUEUE_JOB_UID = f"{GROUP}/queue-job-uid"
-# Of each namespace: the headless Service that gives the workers host names, and the NetworkPolicy of the workers.
+# In each namespace: the headless Service that gives the workers host names, and the NetworkPolicy of the workers.
 SERVICE = "mptraining-workers"
 NETWORK_POLICY = "mptraining-workers"
 # The claim of a worker's accelerators, in its pod.

@@ -25,7 +25,7 @@ PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"
 MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 
-# Of the pod template: what decides where pods run and what they cost. Environment, volumes and commands do not.
+# Fields that decide where pods run and what they cost. Environment, volumes and commands do not.
 _POD_FIELDS = (
     *("restartPolicy", "securityContext", "nodeSelector", "affinity", "tolerations", "priorityClassName"),
     *("schedulerName", "runtimeClassName", "topologySpreadConstraints", "resourceClaims", "resources"),
@@ -53,11 +53,6 @@ def queue_labels(scheduling: Scheduling) -> dict[str, str]:
     return {key: value for key, value in labels.items() if value} if scheduling.queue_name else {}
 
 
-def partial_admission(least: int, workers: int) -> dict[str, str]:
-    """Return the annotations by which Kueue may admit any number of workers from `least` on; none for a fixed one."""
-    return {MIN_PARALLELISM: str(least), EQUAL_COMPLETIONS: "true"} if least < workers else {}
-
-
 def queue_job(
     owner: Owner,
     attempt: Mapping[str, Any],
@@ -69,15 +64,16 @@ def queue_job(
 ) -> dict[str, Any]:
     """Build the queue's Job from the Indexed Job of an attempt.
 
-    `machine`: that of the attempt. `least_workers`: see `partial_admission`. `digest`: see `admission_digest`.
+    `machine`: that of the attempt. Kueue may admit any number of workers from `least_workers` on. `digest`: see
+    `admission_digest`.
     """
     workers = attempt["spec"]["parallelism"]
     labels = {**names.job_labels(owner.name, owner.uid), names.MANAGED_BY: names.OPERATOR, names.QUEUE_JOB: "true"}
     annotations = {names.MACHINE: str(machine)} if machine else {}
     if digest:
         annotations[names.QUEUE_DIGEST] = digest
-    if least_workers is not None:
-        annotations |= partial_admission(least_workers, workers)
+    if least_workers is not None and least_workers < workers:
+        annotations |= {MIN_PARALLELISM: str(least_workers), EQUAL_COMPLETIONS: "true"}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -112,7 +108,7 @@ def admission_digest(attempt: Mapping[str, Any], scheduling: Scheduling, least_w
 
 def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
     template = attempt["spec"]["template"]
-    about, pod = template["metadata"], template["spec"]
+    pod_metadata, pod = template["metadata"], template["spec"]
     dropped = (names.JOB, names.JOB_UID, names.ATTEMPT, names.PEERS)
     containers = {
         key: [{name: container[name] for name in _CONTAINER_FIELDS if name in container} for container in pod[key]]
@@ -121,8 +117,8 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         "metadata": {
-            "labels": {key: value for key, value in about["labels"].items() if key not in dropped},
-            "annotations": about["annotations"],
+            "labels": {key: value for key, value in pod_metadata["labels"].items() if key not in dropped},
+            "annotations": pod_metadata["annotations"],
         },
         "spec": {**{key: pod[key] for key in _POD_FIELDS if key in pod}, **containers},
     }
@@ -130,11 +126,11 @@ def _template(attempt: Mapping[str, Any]) -> dict[str, Any]:
 
 def queue_placement(template: Mapping[str, Any]) -> str:
     """Return what the template of the queue's Job requires of the pods, after Kueue has admitted it, as JSON."""
-    about, pod = template.get("metadata") or {}, template.get("spec") or {}
-    labels = {key: value for key, value in (about.get("labels") or {}).items() if key not in _JOB_LABELS}
+    pod_metadata, pod = template.get("metadata") or {}, template.get("spec") or {}
+    labels = {key: value for key, value in (pod_metadata.get("labels") or {}).items() if key not in _JOB_LABELS}
     fields = {
         "labels": labels,
-        "annotations": about.get("annotations") or {},
+        "annotations": pod_metadata.get("annotations") or {},
         "nodeSelector": pod.get("nodeSelector") or {},
         "tolerations": pod.get("tolerations") or [],
         "schedulingGates": pod.get("schedulingGates") or [],
@@ -149,9 +145,9 @@ def with_admission(batch_job: dict[str, Any], admitted: Admitted) -> dict[str, A
     """
     admission: dict[str, Any] = json.loads(admitted.placement)
     template = batch_job["spec"]["template"]
-    about, pod = template["metadata"], template["spec"]
+    pod_metadata, pod = template["metadata"], template["spec"]
     for key in ("labels", "annotations"):
-        about[key] = {**admission[key], **about.get(key, {})}
+        pod_metadata[key] = {**admission[key], **pod_metadata.get(key, {})}
     if admission["nodeSelector"]:
         pod["nodeSelector"] = {**admission["nodeSelector"], **pod.get("nodeSelector", {})}
     for key in ("tolerations", "schedulingGates"):

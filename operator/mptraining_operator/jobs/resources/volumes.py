@@ -33,24 +33,12 @@ _SHARED_MEMORY = f"{OWN_PREFIX}shm"
 SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - the pod's own
 _TOKEN = f"{OWN_PREFIX}token"
 _AUTHORITIES = f"{OWN_PREFIX}ca"
-_AUTHORITIES_FOLDER = "/etc/mptraining-ca"
+AUTHORITIES_FOLDER = "/etc/mptraining-ca"
 
 # Volume types whose data outlives the pod; the other types are per pod or read only.
 _PERSISTENT = {"persistentVolumeClaim", "csi"}
 
 Objects = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class CABundle:
-    """The CA certificates to trust: a key of a ConfigMap in the job's namespace."""
-
-    config_map: str
-    key: str
-
-    @property
-    def file(self) -> str:
-        return f"{_AUTHORITIES_FOLDER}/{self.key}"
 
 
 def shared_memory(accelerator: ResolvedAccelerator) -> str:
@@ -63,7 +51,7 @@ def shared_memory(accelerator: ResolvedAccelerator) -> str:
 
 
 def own_volumes(
-    job_config_map: str, accelerator: ResolvedAccelerator, audience: str | None, ca_bundle: CABundle | None
+    job_config_map: str, accelerator: ResolvedAccelerator, audience: str | None, ca_config_map: str | None
 ) -> Objects:
     """Return the volumes of every worker, the first with job.json; that of the token only with an `audience`."""
     shared = {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(accelerator)}}
@@ -72,8 +60,8 @@ def own_volumes(
     if audience is not None:
         token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
         volumes.append({"name": _TOKEN, "projected": {"sources": [{"serviceAccountToken": token}]}})
-    if ca_bundle is not None:
-        volumes.append({"name": _AUTHORITIES, "configMap": {"name": ca_bundle.config_map}})
+    if ca_config_map is not None:
+        volumes.append({"name": _AUTHORITIES, "configMap": {"name": ca_config_map}})
     return volumes
 
 
@@ -87,7 +75,7 @@ def own_mounts(*, token: bool, ca_bundle: bool) -> Objects:
     if token:
         mounts.append({"name": _TOKEN, "mountPath": TOKEN_FOLDER, "readOnly": True})
     if ca_bundle:
-        mounts.append({"name": _AUTHORITIES, "mountPath": _AUTHORITIES_FOLDER, "readOnly": True})
+        mounts.append({"name": _AUTHORITIES, "mountPath": AUTHORITIES_FOLDER, "readOnly": True})
     return mounts
 
 

@@ -100,7 +100,7 @@ class Cache:
         self._index(before, job)
         record.job = job
         self._update_sums(job.key, record)
-        return before is None or not before.same_work(job)
+        return before is None or before.work != job.work
 
     def remove_job(self, key: Key, uid: str, version: int) -> bool:
         """Remove a deleted job; an earlier or later job of the same name is kept."""
@@ -122,7 +122,7 @@ class Cache:
             record.batch_jobs[job.uid] = job
             self._versions.put(job.uid, version)
             self._update_sums(key, record)
-            return before is None or not before.same_state(job)
+            return before is None or before.state != job.state
 
     def put_pod(self, key: Key, version: int, pod: SeenPod, listed: int | None = None) -> bool:
         """Store a pod, also of a deleted job: it outlives the job by its grace period, or as its node is not ready."""
@@ -212,7 +212,6 @@ class Cache:
         return self.update_lookups(key, uid, warnings=MappingProxyType({**kept, about: warning}))
 
     def snapshot(self, key: Key, limits: Limits, reports_since: float | None = None) -> Snapshot | None:
-        """Return the job's snapshot, or None if there is no such job."""
         with self._lock:
             record = self._records.get(key)
             if record is None or record.job is None:
@@ -220,10 +219,10 @@ class Cache:
             stored = record.job
             self._expire(record)
             lookups = record.lookups or Lookups()
-            mine = [job for job in record.batch_jobs.values() if job.owner_uid == stored.uid]
-            attempts = [job for job in mine if not (job.is_probe or job.placement)]
-            places = [job for job in mine if job.placement]
-            probe = next((job for job in mine if job.is_probe), None)
+            children = [job for job in record.batch_jobs.values() if job.owner_uid == stored.uid]
+            attempts = [job for job in children if not (job.is_probe or job.placement)]
+            places = [job for job in children if job.placement]
+            probe = next((job for job in children if job.is_probe), None)
             pods = tuple(pod for pod in record.pods.values() if pod.job_uid == stored.uid)
             others = [pod for pod in record.pods.values() if pod.job_uid not in ("", stored.uid)]
             earlier = sorted((pod for pod in others if not pod.terminated), key=lambda pod: (pod.name, pod.uid))
@@ -265,8 +264,8 @@ class Cache:
             if record is None or record.job is None:
                 return {}
             uid = record.job.uid
-            mine = (pod for pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
-            return {pod.uid: pod.index for pod in mine if not pod.terminated}
+            pods = (pod for pod in record.pods.values() if pod.job_uid == uid and pod.attempt == attempt)
+            return {pod.uid: pod.index for pod in pods if not pod.terminated}
 
     def trials(self, namespace: str, sweep_uid: str) -> tuple[StoredJob, ...]:
         """Return the jobs of that sweep, without parsing."""
@@ -340,10 +339,9 @@ class Cache:
         record = self._records.get(key)
         if record is None:
             return
-        mine = [job for job, batch_job in record.batch_jobs.items() if batch_job.owner_uid == uid]
-        for job in mine:
-            del record.batch_jobs[job]
-            self._versions.forget(job)
+        for child in [child for child in record.batch_jobs.values() if child.owner_uid == uid]:
+            del record.batch_jobs[child.uid]
+            self._versions.forget(child.uid)
         self._update_sums(key, record)
         if record.job is not None and record.job.uid == uid:
             self._index(record.job, None)

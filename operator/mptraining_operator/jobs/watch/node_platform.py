@@ -21,17 +21,6 @@ _NODES_READ = "50"
 _SECURITY_CONTEXT_CONSTRAINTS = Resource("security.openshift.io", "v1", "securitycontextconstraints", namespaced=False)
 
 
-class _Metadata(msgspec.Struct, frozen=True):
-    labels: dict[str, str] | None = None
-
-
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
-
-
-_NODE = msgspec.json.Decoder(_Node)
-
-
 class NodePlatform:
     """Completes the settings of `resolve` with what the nodes show, where the operator's settings say Auto."""
 
@@ -71,4 +60,4 @@ class NodePlatform:
 
     def _labels(self, **selectors: str) -> list[dict[str, str]]:
         page, _ = next(self._cluster.pages(NODES, None, limit=_NODES_READ, **selectors))
-        return [_NODE.decode(node).metadata.labels or {} for node in page]
+        return [msgspec.json.decode(node)["metadata"].get("labels") or {} for node in page]

@@ -75,22 +75,11 @@ class StoredJob:
     def suspended(self) -> bool:
         return self.phase == Phase.SUSPENDED
 
-    def same_work(self, other: StoredJob) -> bool:
-        """Return whether `other` differs in no field that a plan depends on."""
-        return self._work() == other._work()
-
-    def _work(self) -> tuple[object, ...]:
-        of_progress = (self.model_kept_until, self.oom_kills)
-        return (
-            self.uid,
-            self.generation,
-            self.deleting,
-            self.spec,
-            self.status,
-            self.paused,
-            of_progress,
-            self.sweep_uid,
-        )
+    @property
+    def work(self) -> tuple[object, ...]:
+        """The fields that a plan depends on."""
+        fixed = (self.uid, self.generation, self.deleting, self.spec, self.status, self.paused, self.sweep_uid)
+        return (*fixed, self.model_kept_until, self.oom_kills)
 
 
 def version_number(version: object) -> int:
@@ -238,7 +227,6 @@ def pod(raw: api_objects.Pod) -> SeenPod:
         index=_number(metadata.labels.completion_index),
         phase=_phase(status.phase),
         node=sys.intern(raw.spec.node_name or ""),
-        ready=conditions.get("Ready", _NO_CONDITION).status == "True",
         deletion=optional_time(metadata.deletion_timestamp),
         disruption=(disruption.reason or "DisruptionTarget") if disrupted else "",
         disrupted_at=optional_time(disruption.last_transition_time) if disrupted else None,

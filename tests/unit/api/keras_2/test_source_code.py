@@ -61,7 +61,7 @@ def test_bare_keras_is_keras_3_in_every_job() -> None:
 
 def test_what_tf_keras_takes_and_ignores() -> None:
     found = detect_in_source("import tensorflow as tf\ntf.keras.optimizers.Adam(lr=0.1)")
-    assert [sign.found for sign in found.ignored] == ["Adam(lr=)"]
+    assert [sign.code for sign in found.ignored] == ["Adam(lr=)"]
     assert not found.needs_legacy
 
 

@@ -101,7 +101,7 @@ class FakeCluster:
                 if action.name not in self.jobs:
                     self.created.append(action.name)
                     self.documents[action.name] = action.document
-                    self.jobs[action.name] = TrialJob(action.name, "Pending", uid=action.name)
+                    self.jobs[action.name] = TrialJob(action.name, "Pending")
             elif isinstance(action, SuspendJob):
                 self.jobs[action.name] = dataclasses.replace(self.jobs[action.name], suspended=action.suspend)
             elif isinstance(action, DeleteJob):
@@ -121,7 +121,7 @@ class FakeCluster:
             return
         job = self.chance.choice(waiting)
         if job.state == "Pending":
-            self.jobs[job.name] = dataclasses.replace(job, state="Running", start=self.now)
+            self.jobs[job.name] = dataclasses.replace(job, state="Running")
             return
         known = {each.job for each in (self.status.trials if self.status else None) or () if each.state == "Running"}
         if job.name in known and self.chance.random() < self.deleted:

@@ -153,7 +153,7 @@ class ClusterSimulation(SimulatedJob):
             self.work -= passed
             self.placed += passed
         elif self.now >= self.placed + START:
-            self.change(job={"ready": 1}, pod={"phase": "Running", "ready": True})
+            self.change(job={"ready": 1}, pod={"phase": "Running"})
         if not self._there():
             self.end("Failed", end_reason="PodFailurePolicy", disruption="EvictionByEvictionAPI")
         elif self.work <= 0:
@@ -173,7 +173,7 @@ class ClusterSimulation(SimulatedJob):
         phase = "Succeeded" if how == "Complete" else "Failed"
         self.change(
             job={"ended": how, "ended_at": at, "end_reason": end_reason, "ready": 0, **count},
-            pod={"phase": phase, "ready": False, "exit_code": exit_code, "finished": at, **disrupted},
+            pod={"phase": phase, "exit_code": exit_code, "finished": at, **disrupted},
         )
 
 

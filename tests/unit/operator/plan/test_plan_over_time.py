@@ -175,7 +175,7 @@ class ClusterSimulation(SimulatedJob):
         match what:
             case "run":
                 for pod in live:
-                    self.change_pod(pod.name, phase="Running", ready=True)
+                    self.change_pod(pod.name, phase="Running")
             case "succeed":
                 for pod in live:
                     if pod.phase == "Running":

@@ -19,7 +19,6 @@ from mptraining_api.spec import MPTrainingJob
 from mptraining_operator.jobs.resources.environment import PodSettings
 from mptraining_operator.jobs.resources.indexed_job import indexed_job
 from mptraining_operator.jobs.resources.job_objects import Owner, claim_template
-from mptraining_operator.jobs.resources.volumes import CABundle
 from tests.fakes import with_image
 
 OWNER = Owner(namespace="team-a", name="flowers", uid="uid-1", created="2026-11-23T10:00:00Z")
@@ -201,12 +200,14 @@ def test_a_mount_may_not_take_the_place_of_ours(path: str) -> None:
 
 
 def test_a_job_overrides_the_settings_defaults_for_pods() -> None:
-    settings = PodSettings(
-        ca_bundle=CABundle("corporate", "root.pem"),
+    runtime = Runtime(
+        ca_config_map="corporate",
+        ca_key="root.pem",
         priority_class_name="batch",
         https_proxy="http://proxy:3128",
         no_proxy="internal.example",
     )
+    settings = PodSettings(runtime=runtime)
     program = {"function": {"entryPoint": "m:build"}}
     job = built(settings=settings, source=REQUIREMENTS, program=program, training={"epochs": 1})
     spec = job["spec"]["template"]["spec"]

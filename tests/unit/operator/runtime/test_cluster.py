@@ -51,7 +51,7 @@ def test_the_fence_is_asked_right_before_each_call_and_nothing_is_sent_after_it(
         lambda: fenced.replace(PODS, "team", "a", {}),
         lambda: fenced.patch(PODS, "team", "a", {}),
         lambda: fenced.delete(PODS, "team", "a", uid="1", propagation="Background"),
-        lambda: fenced.patch_status(JOBS, "team", "flowers", 1, {}),
+        lambda: fenced.patch_status_or_read(JOBS, "team", "flowers", 1, {}),
         lambda: fenced.write_progress("team", "flowers", "1", {}),
         lambda: fenced.get(PODS, "team", "a"),
     ]
@@ -125,7 +125,7 @@ def test_what_discovery_names_is_served(server: Server, answers: tuple[Any, ...]
 
 
 def test_the_status_is_patched_over_the_version_that_was_seen(server: Server) -> None:
-    Cluster(None).patch_status(JOBS, "team", "flowers", 12, {"phase": "Running", "workers": None})
+    Cluster(None).patch_status_or_read(JOBS, "team", "flowers", 12, {"phase": "Running", "workers": None})
     method, path, options = server.sent[0]
     assert (method, options["content_type"]) == ("PATCH", MERGE_PATCH)
     assert path.endswith("/mptrainingjobs/flowers/status")

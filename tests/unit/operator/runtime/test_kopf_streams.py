@@ -80,8 +80,8 @@ def test_a_list_of_kopf_asks_for_one_that_has_the_deletions_and_later_ones_are_c
     bench = Bench(clock, known={JOBS})
     handle = bench.kopf._handler(bench.streams[0])
     # The list at kopf's start, a change, and the list after the watch ended with an error.
-    for version, type in enumerate((None, None, "MODIFIED", None, None, "MODIFIED"), 10):
-        asyncio.run(handle(event={"type": type, "object": raw_job(version=version)}, type=type))
+    for version, change in enumerate((None, None, "MODIFIED", None, None, "MODIFIED"), 10):
+        asyncio.run(handle(event={"type": change, "object": raw_job(version=version)}))
     assert bench.requests == 4
     text = bench.metrics.text().decode()
     assert 'mptraining_watch_restarts_total{resource="mptrainingjobs"} 1.0' in text

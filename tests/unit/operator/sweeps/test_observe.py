@@ -14,8 +14,9 @@ from tests.unit.operator.api_objects import raw_job, raw_pod
 
 
 def ended(phase: str, reason: str) -> dict[str, Any]:
-    condition = {"type": phase, "status": "True", "reason": reason, "message": "words", "lastTransitionTime": "t"}
-    return {"phase": phase, "currentAttempt": 1, "conditions": [condition], "completionTime": "1970-01-01T00:01:00Z"}
+    time = "1970-01-01T00:01:00Z"
+    condition = {"type": phase, "status": "True", "reason": reason, "message": "words", "lastTransitionTime": time}
+    return {"phase": phase, "currentAttempt": 1, "conditions": [condition], "completionTime": time}
 
 
 @pytest.mark.parametrize(
@@ -73,14 +74,14 @@ def test_metrics_are_read_once_and_for_undecided_trials_alone(api: Any) -> None:
     jobs = [parse.job(api.put(JOBS, raw)) for raw in raws]
     observed = ObservedJobs()
     for _ in range(3):
-        assert set(observed.look(jobs, {"a"}, api)) == {"a", "b"}
+        assert set(observed.observe(jobs, {"a"}, api)) == {"a", "b"}
     assert api.calls == [("list", "pods", "")]
-    observed.look(jobs, (), api)
-    observed.look(jobs, {"b"}, api)
+    observed.observe(jobs, (), api)
+    observed.observe(jobs, {"b"}, api)
     assert len(api.calls) == 2
 
 
 def test_a_job_that_is_being_deleted_is_no_job(api: Any) -> None:
     raw = raw_job(status={"phase": "Running"})
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert ObservedJobs().look([parse.job(raw)], {"flowers"}, api) == {}
+    assert ObservedJobs().observe([parse.job(raw)], {"flowers"}, api) == {}

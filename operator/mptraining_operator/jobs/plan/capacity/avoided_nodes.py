@@ -38,7 +38,6 @@ def _failed_attempts(status: JobStatus) -> dict[str, list[int]]:
 
 
 def avoided_nodes(status: JobStatus | None) -> tuple[str, ...]:
-    """Return the names of the nodes that the next attempt avoids."""
     return tuple(_failed_attempts(status)) if status else ()
 
 

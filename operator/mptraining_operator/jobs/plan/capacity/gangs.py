@@ -1,4 +1,4 @@
-"""Release of half-placed gangs: workers that have a machine and wait in vain for their peers give it back.
+"""Release of half-placed gangs: workers whose peers get no machine give theirs back.
 
 Two jobs that each hold half of the machines that both need would otherwise wait for each other forever. Each releases
 after a time of its own, so that one is first; the other takes the machines while the first one waits. Both times are

@@ -59,7 +59,6 @@ def absent_accelerator(job: MPTrainingJob | None, status: JobStatus) -> str:
 
 
 def written_seconds(snapshot: Snapshot) -> int | None:
-    """Return spec.accelerator.tryForSeconds."""
     return snapshot.job.spec.accelerator.try_for_seconds if snapshot.job else None
 
 

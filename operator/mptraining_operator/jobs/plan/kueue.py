@@ -65,7 +65,7 @@ def admission(snapshot: Snapshot, status: JobStatus, start: StartAttempt, now: f
     if queue_job is None:
         actions = (JoinQueue(start, _digest(snapshot, start)),)
     elif (queue_job.ended or other) and not queue_job.deleting:
-        # Of a job that was refused before its first attempt, and edited since; or of the machine of another attempt.
+        # The place of a job that was refused and edited before its first attempt, or of the machine of another attempt.
         actions = (LeaveQueue(queue_job.name, queue_job.uid),)
     elif not queue_job.deleting and (due := machines.queue_deadline(snapshot, status, queue_job)) is not None:
         wake = due.at
