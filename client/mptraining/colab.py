@@ -34,8 +34,8 @@ def _use_keras_2(text: str) -> None:
     code = detect_in_source(text)
     if code.needs_legacy and importlib.util.find_spec("tf_keras") is not None:
         os.environ[_LEGACY] = "1"
-        found, why = code.keras_2[0].found, code.keras_2[0].why
-        print(f"note: tf.keras is tf_keras here ({_LEGACY}=1): the program is written for Keras 2: {found} ({why})")
+        sign, why = code.keras_2[0].found, code.keras_2[0].why
+        print(f"note: tf.keras is tf_keras here ({_LEGACY}=1): the program is written for Keras 2: {sign} ({why})")
 
 
 def _running_notebook() -> str:
@@ -90,7 +90,7 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    _given = [each for each in sys.argv[1:] if each != "--here"]
+    _given = [word for word in sys.argv[1:] if word != "--here"]
     if not _given:
         sys.exit(_USAGE)
     if not _given[0].endswith(".py") or not Path(_given[0]).is_file():

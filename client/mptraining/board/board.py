@@ -103,9 +103,9 @@ class Board:
         for reader in list(source.runs().values()):
             if reader.result is None:
                 state = rows.state(reader.facts, now)[0]
-                if self._states.get(reader.id, state) != state:
-                    changed.add(reader.id)
-                self._states[reader.id] = state
+                if self._states.get(reader.run_id, state) != state:
+                    changed.add(reader.run_id)
+                self._states[reader.run_id] = state
         return changed
 
     @contextmanager
@@ -146,11 +146,11 @@ class Board:
                 try:
                     reader.curves()
                 except Exception as error:  # noqa: BLE001 - a thread that ended would leave out the values of all runs
-                    failed.add(reader.id)
+                    failed.add(reader.run_id)
                     if not isinstance(error, Problem):
                         _log.exception("the events of %s cannot be read", reader.folder)
                     continue
-                done.add(reader.id)
+                done.add(reader.run_id)
                 self._make_room(reader)
                 if len(done) >= 50:
                     self.publish(done)
@@ -163,8 +163,8 @@ class Board:
         """Note the use of a run's curves, and drop those that were used longest ago beyond the limit of memory."""
         readers = self.readers()
         with self._room:
-            self._used.pop(reader.id, None)
-            self._used[reader.id] = None
+            self._used.pop(reader.run_id, None)
+            self._used[reader.run_id] = None
             used = [readers[run_id] for run_id in self._used if run_id in readers]
             total = sum(oldest.memory() for oldest in used)
             for oldest in used:
@@ -172,7 +172,7 @@ class Board:
                     break
                 total -= oldest.memory()
                 oldest.forget()
-                self._used.pop(oldest.id, None)
+                self._used.pop(oldest.run_id, None)
 
     def publish(self, changed: set[str]) -> None:
         with self._changed:
@@ -261,7 +261,7 @@ def _row(facts: RunFacts, now: float) -> dict[str, Any]:
         return rows.row(facts, now)
     except Exception:  # noqa: BLE001 - one run must not hide all others
         _log.exception("the run %s cannot be shown", facts.folder or facts.name)
-        return rows.row(RunFacts(facts.id, facts.name, facts.folder, job=facts.job), now)
+        return rows.row(RunFacts(facts.run_id, facts.name, facts.folder, job=facts.job), now)
 
 
 def _with_unique_names(facts: dict[str, RunFacts]) -> dict[str, RunFacts]:

@@ -54,8 +54,8 @@ class ClusterJobs(Source):
         read_logs: bool = False,
     ) -> None:
         """With `read_logs`, the curves of a job without a reachable run folder come from the logs of its pods."""
-        place = "all namespaces" if everywhere else f"namespace {server.namespace}"
-        super().__init__(f"{', '.join(names) if names else 'jobs'} in {place} of {server.name}")
+        scope = "all namespaces" if everywhere else f"namespace {server.namespace}"
+        super().__init__(f"{', '.join(names) if names else 'jobs'} in {scope} of {server.name}")
         self._server = server
         self._clock = clock
         self._names = tuple(names)
@@ -140,9 +140,9 @@ class ClusterJobs(Source):
         # If several jobs share a run folder, the newest has its row.
         created = [str(item["metadata"].get("creationTimestamp")) for item in documents]
         for _, job in sorted(zip(created, facts, strict=True), key=lambda pair: pair[0]):
-            key = run_id(job.folder or _place(job))
+            key = run_id(job.folder or _full_name(job))
             if key in rows:
-                rows[run_id(_place(rows[key]))] = rows[key]
+                rows[run_id(_full_name(rows[key]))] = rows[key]
             rows[key] = job
         return rows
 
@@ -183,7 +183,7 @@ class ClusterJobs(Source):
             except ClusterProblem as problem:
                 problems.append(str(problem))
             else:
-                self._sweeps[sweep.id] = sweep
+                self._sweeps[sweep.sweep_id] = sweep
         return changed_keys(before, self._sweeps)
 
     def _refresh_folders(self) -> set[str]:
@@ -226,7 +226,7 @@ class ClusterJobs(Source):
             content[name] = "".join(event.to_json() + "\n" for event in events).encode()
         if job.resolved:
             content[run_folder.JOB] = msgspec.json.encode(job.resolved)
-        reader = RunReader(MemoryFiles(job.folder or _place(job), content), job.name)
+        reader = RunReader(MemoryFiles(job.folder or _full_name(job), content), job.name)
         reader.refresh()
         return reader
 
@@ -301,7 +301,7 @@ def _name(document: Raw) -> str:
     return str(document["metadata"]["name"])
 
 
-def _place(job: JobFacts) -> str:
+def _full_name(job: JobFacts) -> str:
     return f"{job.namespace}/{job.name}"
 
 

@@ -128,6 +128,6 @@ def commands(facts: RunFacts) -> list[dict[str, str]]:
 def _job_commands(job: JobFacts) -> dict[str, str]:
     name = shlex.join([job.name, *job.flags, *([] if "--namespace" in job.flags else ["--namespace", job.namespace])])
     ended = job.phase in ("Succeeded", "Failed")
-    found = {"Status, with the reason and the next step": f"mptj status {name}"}
-    found["Logs of the workers"] = f"mptj logs {'' if ended else '-f '}{name}"
-    return found if ended else found | {"Wait for the end": f"mptj wait {name}"}
+    by_title = {"Status, with the reason and the next step": f"mptj status {name}"}
+    by_title["Logs of the workers"] = f"mptj logs {'' if ended else '-f '}{name}"
+    return by_title if ended else by_title | {"Wait for the end": f"mptj wait {name}"}

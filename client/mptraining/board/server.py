@@ -169,10 +169,10 @@ class _Answers:
 
         async def route(request: Request) -> Response:
             await run_in_threadpool(self._board.wait_until_read)
-            found = await self._compute(answer, *request.path_params.values())
-            if found is None:
+            content = await self._compute(answer, *request.path_params.values())
+            if content is None:
                 raise HTTPException(404, f"{request.url.path}: the board has no such run, job or sweep")
-            return JSONResponse(found)
+            return JSONResponse(content)
 
         return route
 

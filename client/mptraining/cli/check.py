@@ -141,11 +141,11 @@ def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
     if job.data is None or not patterns or any("://" in pattern for pattern in patterns):
         return ()
     try:
-        found = sorted_labels.report(manifest.find(patterns), job.data)
+        sorting = sorted_labels.report(manifest.find(patterns), job.data)
     except Problem:
         # Damaged manifests are the subject of `mptj run`, which reads the records.
         return ()
-    return () if found is None else (f"data.train: {found.text}",)
+    return () if sorting is None else (f"data.train: {sorting.text}",)
 
 
 def summary(report: Report) -> str:
@@ -190,8 +190,8 @@ def show(report: Report, console: Console) -> None:
     for field, value, because in rows(report.job):
         table.add_row(Text(field), Text(value), Text(because))
     console.print(table)
-    for each in report.advice:
-        console.print(Text(f"advice: {each}", style="yellow"))
+    for advice in report.advice:
+        console.print(Text(f"advice: {advice}", style="yellow"))
 
 
 def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
@@ -239,16 +239,17 @@ def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:
 
 def mistake_lines(file: str, problem: Problem) -> list[str]:
     """Return one line for each mistake, with its file and line."""
-    return [str(each.problem) if each.problem.where == file else str(each) for each in mistakes_of(file, problem)]
+    mistakes = mistakes_of(file, problem)
+    return [str(mistake.problem if mistake.problem.where == file else mistake) for mistake in mistakes]
 
 
 def mistakes_document(file: str, problem: Problem) -> dict[str, Any]:
     """Return the mistakes of one file as JSON."""
-    return {"file": file, "mistakes": [each.to_document() for each in mistakes_of(file, problem)]}
+    return {"file": file, "mistakes": [mistake.to_document() for mistake in mistakes_of(file, problem)]}
 
 
-def count_text(found: Sequence[tuple[str, Problem]], files: int) -> str:
+def count_text(refused: Sequence[tuple[str, Problem]], files: int) -> str:
     """Return the last line: the number of mistakes, and of files that have some."""
-    count = sum(len(mistakes_of(file, problem)) for file, problem in found)
-    where = f" in {len(found)} of {files} files" if files > 1 else ""
+    count = sum(len(mistakes_of(file, problem)) for file, problem in refused)
+    where = f" in {len(refused)} of {files} files" if files > 1 else ""
     return f"mptj: {count} mistake{'s' if count != 1 else ''}{where}"

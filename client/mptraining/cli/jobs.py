@@ -54,8 +54,8 @@ def list_jobs(all_namespaces: bool, form: str | None, cluster: Cluster) -> None:
 def _print_table(table: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]], *, everywhere: bool) -> None:
     """Print a table with its headings; its rows are about `documents`, whose namespaces are shown if `everywhere`."""
     if everywhere:
-        places = ["NAMESPACE", *(str(document["metadata"].get("namespace")) for document in documents)]
-        table = [(place, *row) for place, row in zip(places, table, strict=True)]
+        namespaces = ["NAMESPACE", *(str(document["metadata"].get("namespace")) for document in documents)]
+        table = [(namespace, *row) for namespace, row in zip(namespaces, table, strict=True)]
     for text in columns(table):
         click.echo(text)
 
@@ -260,12 +260,12 @@ def _signals_as_interrupt() -> Iterator[None]:
         del frame
         raise KeyboardInterrupt(128 + number)
 
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGHUP)}
+    before = {caught: signal.signal(caught, interrupt) for caught in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 @options.command()

@@ -35,8 +35,8 @@ def report(problem: Problem) -> int:
     return exit_code(problem)
 
 
-def _option(place: Place) -> str | Place:
-    return place.option if isinstance(place, ArgumentPlace) else place
+def _option(location: Place) -> str | Place:
+    return location.option if isinstance(location, ArgumentPlace) else location
 
 
 def exit_code(problem: Problem) -> int:
@@ -105,9 +105,9 @@ def typed_command() -> str:
     return shlex.join(["mptj", *sys.argv[1:]])
 
 
-def named(options: Mapping[str, str], place: Place) -> str | Place:
+def named(options: Mapping[str, str], location: Place) -> str | Place:
     """Return the option or argument that sets a field of the command's job; the place itself for another one."""
-    return options.get(re.sub(r"\[\d+\]$", "", str(place)), place)
+    return options.get(re.sub(r"\[\d+\]$", "", str(location)), location)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def _stopped(sweep: SweepView) -> str | None:
     from mptraining.sweeps.best_job import SWEEP_FILE
     from mptraining.sweeps.folder import SweepFolder, is_sweep_folder
 
-    folder = Path(sweep.place)
+    folder = Path(sweep.where)
     if not is_sweep_folder(folder) or SweepFolder(folder).is_driven():
         return None
     file = (sweep.sweep.metadata.annotations or {}).get(SWEEP_FILE)
@@ -150,8 +150,8 @@ def find_sweep(word: str, cluster: Cluster) -> SweepView:
             return attach_sweep(word, cluster).view()
     folder = path.parent if path.name == SWEEP else path
     if not is_sweep_folder(folder):
-        found = f"holds no {SWEEP}" if folder.is_dir() else "no such folder"
-        raise InvalidSpec(word, found, expected="the folder or the file of a sweep, or its name on a cluster")
+        why = f"holds no {SWEEP}" if folder.is_dir() else "no such folder"
+        raise InvalidSpec(word, why, expected="the folder or the file of a sweep, or its name on a cluster")
     stored = SweepFolder(folder).read()
     assert stored is not None
     return SweepView(*stored, str(folder))

@@ -63,8 +63,8 @@ class ApiServer:
     @property
     def flags(self) -> list[str]:
         """The flags of `mptj` that select this cluster and namespace."""
-        place = [] if self.namespace == self._default_namespace else ["--namespace", self.namespace]
-        return [*self._flags, *place]
+        namespace_flags = [] if self.namespace == self._default_namespace else ["--namespace", self.namespace]
+        return [*self._flags, *namespace_flags]
 
     def command(self, verb: str, *arguments: str) -> str:
         """Return the command line of `mptj` for this cluster and namespace."""

@@ -141,14 +141,14 @@ class JobFollower:
 
     def _look_for_logs(self, logs: LogFollower) -> None:
         try:
-            found = pods(self._server, self._uid)
+            worker_pods = pods(self._server, self._uid)
         except Unreachable:
             raise
         except ClusterProblem:
             # Without permission to read pods, the progress is shown from the job's status.
             self._logs = None
             return
-        for pod in found:
-            wanted = pod.index < LOGS_AT_ONCE if self._worker is None else pod.index == self._worker
-            if pod.started and wanted:
+        for pod in worker_pods:
+            is_followed = pod.index < LOGS_AT_ONCE if self._worker is None else pod.index == self._worker
+            if pod.started and is_followed:
                 logs.add(pod)

@@ -53,15 +53,15 @@ def running_pod(server: ApiServer, seen: JobView, worker: int) -> WorkerPod:
     Raises NoLogs if the job does not have that worker, and NotRunning with the reason and the next step.
     """
     require_worker(seen, worker)
-    found = select_pods(pods(server, seen.uid), attempt=None, worker=worker)
-    for pod in reversed(found):
+    candidates = select_pods(pods(server, seen.uid), attempt=None, worker=worker)
+    for pod in reversed(candidates):
         if pod.running:
             return pod
     verb = "logs" if seen.finished else "status"
     if seen.finished:
         why = f"the job has ended, {reason_text(seen)}: none of its containers runs"
-    elif found and found[-1].started:
-        why = f"worker {worker} of attempt {found[-1].attempt} has ended; the job ends, or starts another attempt"
+    elif candidates and candidates[-1].started:
+        why = f"worker {worker} of attempt {candidates[-1].attempt} has ended; the job ends, or starts another attempt"
     else:
         why = f"worker {worker} does not run yet: {reason_text(seen)}"
     raise NotRunning(seen.name, why, next_step=f"See: {server.command(verb, seen.name)}")
@@ -177,7 +177,7 @@ def wait_for_debugger(
 
     `say` gets each new reason to wait, `pause` waits for some seconds. Raises NotRunning when the job has ended.
     """
-    said = ""
+    last_text = ""
     while True:
         try:
             seen = view(server.get(JOBS, name), server.flags)
@@ -196,8 +196,8 @@ def wait_for_debugger(
             text = f"waiting: {problem.found}"
         except Unreachable as problem:
             text = f"warning: {problem} The request is retried."
-        if text != said:
-            said = text
+        if text != last_text:
+            last_text = text
             say(text)
         pause(_POLL_SECONDS)
 

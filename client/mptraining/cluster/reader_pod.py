@@ -47,8 +47,8 @@ class Mounted:
 
     @property
     def claim(self) -> str | None:
-        found = self.volume.get("persistentVolumeClaim")
-        return str(found["claimName"]) if found else None
+        claim = self.volume.get("persistentVolumeClaim")
+        return str(claim["claimName"]) if claim else None
 
     @property
     def persistent(self) -> bool:
@@ -63,27 +63,28 @@ def absolute_path(output: str) -> str:
 def volume_of(output: str, template: Mapping[str, Any]) -> Mounted | None:
     """Return the volume of the pod template that holds the path `output`; None if it is on the pod's own disk."""
     path = absolute_path(output)
-    spec = template["spec"]
-    trainer = next(each for each in spec["containers"] if each["name"] == TRAINER_CONTAINER)
-    volumes = {volume["name"]: volume for volume in spec.get("volumes") or ()}
+    volumes = {volume["name"]: volume for volume in template["spec"].get("volumes") or ()}
 
     def above(mount: Mapping[str, Any]) -> bool:
         folder = posixpath.normpath(mount["mountPath"])
         return path == folder or path.startswith(folder.rstrip("/") + "/")
 
-    mounts = [each for each in trainer.get("volumeMounts") or () if above(each)]
+    mounts = [mount for mount in _trainer(template).get("volumeMounts") or () if above(mount)]
     if not mounts:
         return None
-    mount = max(mounts, key=lambda each: len(posixpath.normpath(each["mountPath"])))
+    mount = max(mounts, key=lambda mount: len(posixpath.normpath(mount["mountPath"])))
     return Mounted(path, volumes.get(mount["name"], {}), mount)
+
+
+def _trainer(template: Mapping[str, Any]) -> Raw:
+    return next(container for container in template["spec"]["containers"] if container["name"] == TRAINER_CONTAINER)
 
 
 def pod_body(
     name: str, job: Mapping[str, Any], template: Mapping[str, Any], mounted: Mounted, node: str | None
 ) -> dict[str, Any]:
     """Return the pod `name`; on `node` if it is given, where another pod has mounted the claim."""
-    worker = template["spec"]
-    trainer = next(each for each in worker["containers"] if each["name"] == TRAINER_CONTAINER)
+    worker, trainer = template["spec"], _trainer(template)
     written = (job.get("spec") or {}).get("podTemplate") or {}
     placement: dict[str, Any]
     if node is not None:
@@ -242,7 +243,7 @@ def _node(server: ApiServer, mounted: Mounted) -> str | None:
     if mounted.claim is None:
         return None
     try:
-        found = server.get(PERSISTENT_VOLUME_CLAIMS, mounted.claim)
+        claim = server.get(PERSISTENT_VOLUME_CLAIMS, mounted.claim)
     except NotFound:
         raise ClusterProblem(
             mounted.claim,
@@ -252,7 +253,7 @@ def _node(server: ApiServer, mounted: Mounted) -> str | None:
     except NotAllowed:
         # A user who may create pods may lack the right to read claims: the scheduler reports one that is gone.
         return None
-    return node_of_claim(found, server.items(PODS))
+    return node_of_claim(claim, server.items(PODS))
 
 
 def _warnings(server: ApiServer, pod: Mapping[str, Any]) -> list[Raw]:

@@ -161,8 +161,8 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _gauges(points: Sequence[Any]) -> dict[str, Series]:
-    found = ((key, list(map(attrgetter(name), points))) for name, key in GAUGE_KEYS.items())
-    return {key: _series(values) for key, values in found if values.count(None) < len(values)}
+    measured = ((key, list(map(attrgetter(name), points))) for name, key in GAUGE_KEYS.items())
+    return {key: _series(values) for key, values in measured if values.count(None) < len(values)}
 
 
 def _series(values: Sequence[Any]) -> Series:
@@ -220,11 +220,11 @@ class Curves:
 
     def series(self, name: str, x: Axis = "step") -> tuple[Column, Column]:
         """Return the points of a metric, or of a gauge by its name in JSON, against x; empty for unknown names."""
-        found = self.values.get(name)
-        if found is None:
+        series = self.values.get(name)
+        if series is None:
             return _NONE, _NONE
         axis = {"step": self.step, "epoch": self.epochs, "seconds": self.seconds}[x]
-        return axis[found.at], found.values
+        return axis[series.at], series.values
 
     @property
     def epochs(self) -> Column:
@@ -286,12 +286,12 @@ def merge(launches: Sequence[Columns]) -> Curves:
 
 def best(values: Mapping[str, Series]) -> dict[str, float]:
     """Return the best value of each metric whose direction is known."""
-    found = {}
+    best_values = {}
     for name, (_, column) in values.items():
         direction = metric_direction(name) if name not in GAUGE_NAMES else None
         if direction is not None and not np.isnan(column).all():
-            found[name] = float(np.nanmax(column) if direction == "up" else np.nanmin(column))
-    return found
+            best_values[name] = float(np.nanmax(column) if direction == "up" else np.nanmin(column))
+    return best_values
 
 
 def last(values: Mapping[str, Series]) -> dict[str, float]:

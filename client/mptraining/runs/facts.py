@@ -111,7 +111,7 @@ class RunFacts:
     `result` is None if it is out of date.
     """
 
-    id: str
+    run_id: str
     name: str
     folder: str | None
     resolved: Document | None = None

@@ -127,10 +127,10 @@ class History:
 
     def per_epoch(self, name: str) -> list[float]:
         """Return the last recorded value of each epoch that has one; empty if none has."""
-        found = self.curves.values.get(self._key(name))
-        if found is None:
+        series = self.curves.values.get(self._key(name))
+        if series is None:
             return []
-        return list(dict(zip(self.curves.epoch[found.at].tolist(), found.values.tolist(), strict=True)).values())
+        return list(dict(zip(self.curves.epoch[series.at].tolist(), series.values.tolist(), strict=True)).values())
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys()

@@ -21,7 +21,7 @@ SWEEP_FILE = f"{GROUP}/sweep-file"
 def best_trial_number(view: SweepView) -> int:
     """Return the number of the best trial. Raises InvalidSpec if no trial has ended."""
     if view.status.best is None:
-        raise InvalidSpec(view.name, "no trial has ended yet", next_step=f"mptj sweep status {view.place}")
+        raise InvalidSpec(view.name, "no trial has ended yet", next_step=f"mptj sweep status {view.where}")
     return view.status.best.number
 
 

@@ -111,7 +111,7 @@ class CellDisplay:
         self._drawn = -math.inf
         self._view: SweepView | None = None
         self._running: Mapping[int, Progress | None] = {}
-        self._said: list[str] = []
+        self._messages: list[str] = []
 
     def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
         changed = self._view is None or self._view.status is not view.status
@@ -122,7 +122,7 @@ class CellDisplay:
     def ended(self, view: SweepView, trial: Trial) -> None: ...
 
     def say(self, text: str) -> None:
-        self._said.append(text)
+        self._messages.append(text)
         self._draw()
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class CellDisplay:
             self._drawn = self._clock()
             running = sorted(self._running.items())
             progress = (f"trial {number}: {progress_text(progress)}" for number, progress in running)
-            self._output(sweep_html(self._view, lines=[*self._said, *progress]))
+            self._output(sweep_html(self._view, lines=[*self._messages, *progress]))
 
 
 def sweep_html(view: SweepView, *, lines: Sequence[str] = ()) -> str:

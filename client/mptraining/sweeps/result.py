@@ -55,7 +55,7 @@ class Sweep:
 
     @property
     def folder(self) -> str:
-        return self._view.place
+        return self._view.where
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -224,11 +224,11 @@ def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, An
         **({} if given["trials"] is None else {"trials": {"max": given["trials"]}}),
         **({} if given["stop"] is None else {"stop": dict(given["stop"])}),
     }
-    own = str((job.get("metadata") or {}).get("name") or "job")
+    job_name = str((job.get("metadata") or {}).get("name") or "job")
     return {
         "apiVersion": API_VERSION,
         "kind": SWEEP_KIND,
-        "metadata": {"name": given["name"] or f"{own}-sweep"},
+        "metadata": {"name": given["name"] or f"{job_name}-sweep"},
         "spec": spec,
     }
 
@@ -237,8 +237,8 @@ def _parameter(path: str, values: Sequence[Any] | Mapping[str, Any]) -> dict[str
     if isinstance(values, Mapping):
         return {"path": path, **values}
     if isinstance(values, str):
-        found = f"{values!r} for {path}"
+        refused = f"{values!r} for {path}"
         raise InvalidSpec(
-            f"{_WHERE}(parameters=…)", found, expected="a list of values, or a mapping such as logUniform"
+            f"{_WHERE}(parameters=…)", refused, expected="a list of values, or a mapping such as logUniform"
         )
     return {"path": path, "values": list(values)}

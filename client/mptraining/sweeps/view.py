@@ -46,11 +46,11 @@ def value_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SweepView:
-    """A snapshot of a sweep; `place` is its folder, or its namespace and cluster."""
+    """A snapshot of a sweep; `where` is its folder, or its namespace and cluster."""
 
     sweep: MPTrainingSweep
     status: SweepStatus
-    place: str
+    where: str
 
     @property
     def name(self) -> str:
@@ -173,7 +173,10 @@ def lines(view: SweepView) -> list[str]:
         ("ended", "" if view.finished is None else f"{view.finished.reason}: {view.finished.message}"),
         *(("failed", f"trial {trial.number}: {trial.message}") for trial in failed[-3:]),
     ]
-    return [f"{view.name}: {view.phase}  ({view.place})", *(f"  {title:<10}  {text}" for title, text in rows if text)]
+    return [
+        f"{view.name}: {view.phase}  ({view.where})",
+        *(f"  {title:<10}  {text}" for title, text in rows if text),
+    ]
 
 
 def trial_line(view: SweepView, trial: Trial) -> str:

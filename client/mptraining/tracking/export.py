@@ -203,8 +203,8 @@ def read_job(folder: str) -> ResolvedJob:
     """Return the job of a run folder. Raises InvalidData if it has none."""
     job = stored_document(folder, run_folder.JOB, ResolvedJob)
     if job is None:
-        found = f"holds no run: there is no {run_folder.JOB} in it that this version can read"
-        raise InvalidData(folder, found, expected="a run folder")
+        explanation = f"holds no run: there is no {run_folder.JOB} in it that this version can read"
+        raise InvalidData(folder, explanation, expected="a run folder")
     return job
 
 
@@ -221,7 +221,7 @@ def parameters(job: ResolvedJob) -> dict[str, str]:
 
 def tags(job: ResolvedJob, folder: str) -> dict[str, str]:
     """Return what people filter runs by, and the link to the run folder."""
-    found = {
+    values = {
         "mptraining.job": job.name,
         "mptraining.run_folder": folder,
         "mptraining.accelerator": job.accelerator.type,
@@ -229,7 +229,7 @@ def tags(job: ResolvedJob, folder: str) -> dict[str, str]:
         "mptraining.strategy": job.strategy,
         "mptraining.keras": job.keras,
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in values.items()}
 
 
 def _store(folder: str, name: str, state: State) -> None:
@@ -251,13 +251,13 @@ def _batches(scalars: Sequence[Scalar], most: int = MOST_VALUES) -> Iterator[Seq
 
 
 def _summary(launches: Sequence[Columns]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for event in (event for columns in launches for _, event in columns.others):
         match event:
             case Finished():
-                found |= {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
+                tags |= {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
             case Recovered():
-                found["mptraining.recovered"] = event.message[:500]
+                tags["mptraining.recovered"] = event.message[:500]
             case Notice() if event.level == "Warning":
-                found[f"mptraining.warning.{event.topic}"] = event.message[:500]
-    return found
+                tags[f"mptraining.warning.{event.topic}"] = event.message[:500]
+    return tags

@@ -112,7 +112,7 @@ def test_a_run_that_reports_nothing_any_more_is_unfinished(tmp_path: Path) -> No
     version = board.version
     clock.now += SILENT_SECONDS
     board.refresh()
-    assert board.changes_since(version) == (version + 1, [run.id])
+    assert board.changes_since(version) == (version + 1, [run.run_id])
     assert board.runs()["runs"][0]["state"] == "Unfinished"
 
 
@@ -179,8 +179,8 @@ def test_a_run_that_cannot_be_read_ends_no_background_reading(
 
     def fail_once(read: RunReader) -> object:
         if not first:
-            first.append(read.id)
-        if read.id == first[0]:
+            first.append(read.run_id)
+        if read.run_id == first[0]:
             raise OverflowError("unexpected")
         return curves(read)
 
