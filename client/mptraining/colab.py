@@ -66,7 +66,7 @@ if "IPython" in sys.modules and not tensorflow_cloud.remote():
 
 def run_here() -> None:
     """Make `tfc.run` train in processes of this machine, unless a call has `backend` or `cluster`."""
-    from mptraining.tensorflow_cloud_compat.run import BACKEND
+    from mptraining.tensorflow_cloud_compat.launch import BACKEND
 
     os.environ[BACKEND] = "local"
 

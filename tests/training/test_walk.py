@@ -124,7 +124,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
     from mptraining.job_file.paths import with_absolute_paths
     from mptraining.local.outcome import Timeouts, final_text, verdict
     from mptraining.local.processes import Worker, run_gang
-    from mptraining.local.run import worker_environment
+    from mptraining.local.runner import worker_environment
     from mptraining_api import events, outcomes, run_folder
     from mptraining_api.launch import launch
     from mptraining_api.resolve.resolve import ClusterSettings, resolve

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mptraining.board.rows import STATES
 from mptraining.board.sources import NO_RUNS, Source, changed_keys, folder_source
 from mptraining.board.sweep_answers import cluster_sweep
 from mptraining.cluster.api import ApiServer
@@ -19,9 +20,8 @@ from mptraining.cluster.job import Job
 from mptraining.cluster.job_events import ClusterEvent, job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
 from mptraining.cluster.logs import chief_events
-from mptraining.cluster.submit import waiting_job_warning
+from mptraining.cluster.submission import waiting_job_warning
 from mptraining.cluster.watch import ClusterWatch
-from mptraining.comparison.rows import STATES
 from mptraining.runs.facts import JobFacts
 from mptraining.runs.files import MemoryFiles
 from mptraining.runs.reader import RunReader, run_id

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import flattened, rows
+from mptraining.board import rows
+from mptraining.comparison import flattened
 from mptraining.runs.columns import Curves
 from mptraining.runs.event_files import RunEvents
 from mptraining.runs.facts import Document, JobFacts, LaunchFacts, RunFacts

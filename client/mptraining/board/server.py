@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mptraining.board import access
-from mptraining.board.board import Board
+from mptraining.board.state import Board
 from mptraining.runs import series
 from mptraining.runs.columns import Curves
 from mptraining_api import run_folder

@@ -71,7 +71,7 @@ def board(
         return
     _require_extra()
     from mptraining.board import access, serve
-    from mptraining.board.board import Board
+    from mptraining.board.state import Board
 
     sources, clusters = _sources(list(places), cluster, **shown)
     runs = Board([*sources, *clusters])
@@ -94,11 +94,11 @@ def board(
 def write_page(file: str, places: list[str], cluster: Cluster, *, jobs: bool = False, everywhere: bool = False) -> Path:
     """Write the offline page of runs and jobs; jobs without a reachable run folder have the curves of their logs."""
     _require_extra()
-    from mptraining.board import export
-    from mptraining.board.board import Board
+    from mptraining.board import static_page
+    from mptraining.board.state import Board
 
     folders, clusters = _sources(places, cluster, jobs=jobs, everywhere=everywhere, read_logs=True)
-    return export.write_page(Path(file), Board([*folders, *clusters]))
+    return static_page.write_page(Path(file), Board([*folders, *clusters]))
 
 
 def _require_extra() -> None:

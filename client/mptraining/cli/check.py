@@ -115,8 +115,8 @@ def check_job(path: str, *, runtimes: str | None = None, node_labels: NodeLabels
     Raises OutsideLimits.
     """
     from mptraining.job_file.advice import advise, without_effect
-    from mptraining.job_file.check import check_job_file
-    from mptraining.job_file.runtimes import load
+    from mptraining.job_file.checked_job import check_job_file
+    from mptraining.job_file.runtimes_file import load
     from mptraining_api.limit_rules import check_limits
     from mptraining_api.resolve.resolve import ClusterSettings
 

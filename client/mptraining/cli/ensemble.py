@@ -52,7 +52,7 @@ def ensemble(
     """
     from mptraining.display.choice import display_here
     from mptraining.job_file.paths import absolute_path
-    from mptraining.local.run import LocalRunner
+    from mptraining.local.runner import LocalRunner
     from mptraining.runs import load_run
 
     options.refuse_with("--dry-run", plain=plain and dry_run)

@@ -96,7 +96,7 @@ def init(
 
 def _still_missing(path: Path) -> list[str]:
     """Return what the new job names and is not there yet, such as its records."""
-    from mptraining.job_file.check import check_job_file
+    from mptraining.job_file.checked_job import check_job_file
     from mptraining_api.validation.mistakes import InvalidJobFile
 
     try:

@@ -89,7 +89,7 @@ def status(name: str, form: str | None, cluster: Cluster) -> None:
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job import Job
     from mptraining.cluster.job_view import lines, no_operator_text
-    from mptraining.cluster.submit import waiting_job_warning
+    from mptraining.cluster.submission import waiting_job_warning
 
     job = job_or_sweep(name, cluster)
     if not isinstance(job, Job):

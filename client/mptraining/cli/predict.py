@@ -98,7 +98,7 @@ def predict(
         )
         if not dry_run:
             return _predict_here(document, target, plain=plain)
-        from mptraining.cluster.submit import check
+        from mptraining.cluster.submission import check
 
         print_document(check(document).document, "yaml")
     return None
@@ -106,7 +106,7 @@ def predict(
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> int:
     from mptraining.display.choice import display_here
-    from mptraining.local.run import LocalRunner, resolve_for_machine, this_machine
+    from mptraining.local.runner import LocalRunner, resolve_for_machine, this_machine
     from mptraining.prediction_job import stored_prediction
     from mptraining_api import run_folder
     from mptraining_storage import storage

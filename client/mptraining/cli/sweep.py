@@ -108,7 +108,7 @@ def job(name: str, to: str | None, trial: int | None, overwrite: bool, cluster: 
     It trains the trial again, with all its epochs: here, or on a cluster.
     """
     from mptraining.cli.init import refuse_existing, write_in_one_step
-    from mptraining.job_file.check import check_job_file
+    from mptraining.job_file.checked_job import check_job_file
     from mptraining.sweeps import best_job
     from mptraining_api.validation.mistakes import InvalidJobFile
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.cluster.connection import HERE, Cluster
-from mptraining.local.run import machine_settings, this_machine
+from mptraining.local.runner import machine_settings, this_machine
 from mptraining.packaging.program import merge
 from mptraining.sweeps import best_job
 from mptraining.sweeps.cluster import ClusterSweep, create_sweep

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path, typed_path
-from mptraining.local.run import TRAINER, machine_settings, require_tensorflow, this_machine, visible_gpus
+from mptraining.local.runner import TRAINER, machine_settings, require_tensorflow, this_machine, visible_gpus
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.display import sweep_display_here
 from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
-from mptraining.sweeps.trial_runs import Machine
+from mptraining.sweeps.trial_runs import TrialSettings
 from mptraining.sweeps.view import SweepView, counts, one_line
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
@@ -92,7 +92,7 @@ def run_sweep(
         uid = stored[0].metadata.uid if stored else str(uuid.uuid4())
         metadata = opened.sweep.metadata.model_copy(update={"uid": uid})
         sweep = opened.sweep.model_copy(update={"metadata": metadata})
-        driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, slots)
+        driver = Driver(sweep, status, opened.folder, TrialSettings(opened.file, command, clock), display, slots)
         for note in opened.notes:
             display.say(f"note: {note}")
         if any(counts(driver.view).values()):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptraining.job_file.check import Settings, notes_of
+from mptraining.job_file.checked_job import Settings, notes_of
 from mptraining.job_file.data import check_data
 from mptraining.job_file.paths import source_folder, with_absolute_paths
 from mptraining_api import events, run_folder

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from mptraining.board.board import Board
+from mptraining.board import rows
+from mptraining.board.rows import SILENT_SECONDS
 from mptraining.board.sources import folder_source
-from mptraining.comparison import rows
-from mptraining.comparison.rows import SILENT_SECONDS
+from mptraining.board.state import Board
 from mptraining.runs.facts import RunFacts
 from mptraining.runs.reader import RunReader, run_id
 from mptraining_api.run_folder import events_file
@@ -185,7 +185,7 @@ def test_a_run_that_cannot_be_read_ends_no_background_reading(
         return curves(read)
 
     monkeypatch.setattr(RunReader, "curves", fail_once)
-    monkeypatch.setattr("mptraining.board.board.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("mptraining.board.state.QUIET_SECONDS", 0.0)
     board.start()
     try:
         end = time.monotonic() + 10

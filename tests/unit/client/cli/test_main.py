@@ -17,7 +17,7 @@ import pytest
 from mptraining.cli.main import app, main
 from mptraining.cluster.connection import Cluster, connect
 from mptraining.cluster.errors import NoCluster, Unreachable
-from mptraining.local.run import LocalRunner
+from mptraining.local.runner import LocalRunner
 from mptraining_api import launch
 from mptraining_api.problems import FieldPlace, InvalidData, InvalidSpec
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
 from mptraining.comparison import Comparison, Row, best, compare, table
 from mptraining.comparison.quantities import Better
 from mptraining.runs import Run, load_run

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.local.job import LocalJob
-from mptraining.local.run import (
+from mptraining.local.local_job import LocalJob
+from mptraining.local.runner import (
     Machine,
     absolute_path,
     already_finished,

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import mptraining
-from mptraining.local.run import Machine
+from mptraining.local.runner import Machine
 from mptraining.sweeps import result, sweep_file
 from mptraining.sweeps.display import PlainLines
 from mptraining_api.problems import InvalidSpec, Problem

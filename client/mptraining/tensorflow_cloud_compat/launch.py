@@ -106,7 +106,7 @@ def _pod_template(arguments: RunArguments) -> dict[str, Any]:
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job
-    from mptraining.local.job import LocalJob
+    from mptraining.local.local_job import LocalJob
 
 
 Backend = Literal["cluster", "local"]
@@ -203,7 +203,7 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
         any_accelerator = arguments.any_machine and "accelerator" not in target.spec
         return TfcJob(_train_here(body, package, any_accelerator=any_accelerator), None)
     from mptraining.cluster.connection import HERE
-    from mptraining.cluster.submit import submit
+    from mptraining.cluster.submission import submit
 
     bucket = arguments.bucket
     archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
@@ -222,8 +222,8 @@ def _train_here(body: dict[str, Any], package: Package, *, any_accelerator: bool
 
     Raises Problem before any process starts, and if training failed, after the output was shown.
     """
-    from mptraining.local.job import failed
-    from mptraining.local.run import LocalRunner, this_machine
+    from mptraining.local.local_job import failed
+    from mptraining.local.runner import LocalRunner, this_machine
 
     spec = body["spec"]
     if any_accelerator and this_machine().lacks(accelerators.lookup(spec["accelerator"]["type"]).kind):

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from mptraining.board import details
-from mptraining.board.board import Board
 from mptraining.board.server import FOLDER, page
+from mptraining.board.state import Board
 from mptraining.runs.reader import RunReader
 from mptraining.runs.series import whole_series
 from mptraining_api import run_folder

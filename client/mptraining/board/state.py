@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mptraining.board import details, sweep_answers
+from mptraining.board import details, rows, sweep_answers
 from mptraining.board.sources import Source
 from mptraining.board.sweep_answers import ShownSweep
-from mptraining.comparison import rows
 from mptraining.runs.facts import RunFacts
 from mptraining.runs.reader import RunReader
 from mptraining.runs.series import sections

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
-from mptraining.job_file.check import check_document, check_job_file
+from mptraining.job_file.checked_job import check_document, check_job_file
 from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths, with_output
-from mptraining.local.job import LocalJob, failed
+from mptraining.local.local_job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.package import Package
