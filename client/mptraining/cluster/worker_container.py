@@ -17,7 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from mptraining.cluster.api import ERROR, STDERR, STDOUT, ApiServer, CommandFailed, exec_output, pod_stream, receive
+from mptraining.cluster.api import (
+    ERROR,
+    STDERR,
+    STDOUT,
+    ApiServer,
+    CommandFailed,
+    exec_output,
+    exit_status,
+    pod_stream,
+    receive,
+)
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, reason_text, view
 from mptraining.cluster.logs import WorkerPod, pods, require_worker, select_pods
@@ -123,7 +133,10 @@ def exchange(stream: Any, pod: str, files: tuple[int, int, int], *, terminal: bo
             continue
         channel, data = received
         if channel == ERROR:
-            return _exit_code(pod, json.loads(data))
+            code, message = exit_status(data)
+            if code is None:
+                raise CommandFailed(pod, message)
+            return code
         try:
             while channel in outputs and data:
                 data = data[os.write(outputs[channel], data) :]
@@ -152,16 +165,6 @@ def _receive(stream: Any) -> tuple[int, bytes] | None:
         return None
     finally:
         stream.settimeout(None)
-
-
-def _exit_code(pod: str, status: dict[str, Any]) -> int:
-    if status.get("status") == "Success":
-        return 0
-    causes = (status.get("details") or {}).get("causes") or ()
-    codes = [str(cause.get("message")) for cause in causes if cause.get("reason") == "ExitCode"]
-    if codes and codes[0].isdecimal():
-        return int(codes[0])
-    raise CommandFailed(pod, str(status.get("message") or "the command could not be started"))
 
 
 def wait_for_debugger(
