@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import secrets
 import sys
@@ -113,13 +112,7 @@ def ship_running_notebook(
     return _packed(files, _script(path, arguments), root, requirements, made.requirements, [*notes, *made.notes])
 
 
-def ship_entry_point(
-    entry_point: str,
-    *,
-    folder: Path | None = None,
-    requirements: Path | None = None,
-    arguments: Mapping[str, Any] | None = None,
-) -> Package:
+def ship_entry_point(entry_point: str, *, folder: Path | None = None, requirements: Path | None = None) -> Package:
     """Package a function `module:name` with the folder that its module is imported from (default: the current one)."""
     root = (folder or Path()).resolve()
     module = entry_point.partition(":")[0].replace(".", "/")
@@ -128,7 +121,7 @@ def ship_entry_point(
         hint = nearest(module.replace("/", "."), known) or "Name the folder that holds the module."
         raise InvalidProgram(ENTRY_POINT, f"no module {module.replace('/', '.')!r} in {root}", next_step=hint)
     files, notes = read_folder(root)
-    return _packed(files, _function(entry_point, arguments), root, requirements, (), notes)
+    return _packed(files, {"function": {"entryPoint": entry_point}}, root, requirements, (), notes)
 
 
 # The script that calls a function. In the processes that the function starts, nothing is called.
@@ -265,8 +258,7 @@ def ship_function(
         root = (folder or _import_root(function)).resolve()
         files, notes = read_folder(root)
     if call is None:
-        made = _function(f"{module}:{name}", None)
-        return _packed(files, made, root, requirements, lines, notes)
+        return _packed(files, {"function": {"entryPoint": f"{module}:{name}"}}, root, requirements, lines, notes)
     starter = f"run_{name}.py"
     files.append(SourceFile.of_text(starter, _CALL.format(module=module, name=name, arguments=call)))
     return _packed(files, _script(starter, ()), root, requirements, lines, notes)
@@ -358,21 +350,6 @@ def _requirements(
 
 def _script(path: str, arguments: Sequence[str]) -> dict[str, Any]:
     return {"script": {"path": path, **({"arguments": list(arguments)} if arguments else {})}}
-
-
-def _function(entry_point: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    if arguments:
-        _check_json(arguments)
-    return {"function": {"entryPoint": entry_point, **({"arguments": dict(arguments)} if arguments else {})}}
-
-
-def _check_json(arguments: Mapping[str, Any]) -> None:
-    """Raise InvalidProgram for arguments that the job's JSON cannot hold."""
-    try:
-        json.dumps(dict(arguments), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        step = "Give numbers, texts, lists and mappings, and make objects in the function."
-        raise InvalidProgram("arguments", f"{error}", expected="values that JSON knows", next_step=step) from error
 
 
 def _no_file(file: Path) -> InvalidProgram:
