@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
-from mptraining.job_file.checked_job import check_document, check_job_file
+from mptraining.job_file.checked_job import check_job_file
 from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths, with_output
 from mptraining.local.local_job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
@@ -416,17 +416,14 @@ def resolve_for_machine(
     It is the one in the file at `path`, or `document`, whose relative paths begin in the folder of `path`. Raises
     InvalidJobFile with every mistake.
     """
-
-    settings, folder, here = machine_settings(machine), path.absolute().parent, Path.cwd()
+    folder, here = path.absolute().parent, Path.cwd()
 
     def complete(job: MPTrainingJob) -> MPTrainingJob:
         job = with_absolute_paths(job, folder=folder, output=str(here / "runs" / job.metadata.name))
         return job if output is None else with_output(job, absolute_path(output, here))
 
-    if document is None:
-        checked = check_job_file(path, here=True, settings=settings, complete=complete)
-    else:
-        checked = check_document(document, folder, here=True, settings=settings, complete=complete)
+    settings = machine_settings(machine)
+    checked = check_job_file(path, here=True, document=document, settings=settings, complete=complete)
     # This machine is the only one.
     return for_attempt(checked.resolved), list(checked.notes)
 

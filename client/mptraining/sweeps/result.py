@@ -25,7 +25,7 @@ from mptraining.sweeps.cluster import ClusterSweep, create_sweep
 from mptraining.sweeps.display import sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
 from mptraining.sweeps.start import open_checked, run_sweep
-from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_document, check_sweep_file
+from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.view import SweepView, lines, one_line, short_names
 from mptraining.training_job import TrainingJob, job_document
 from mptraining_api.problems import InvalidProgram, InvalidSpec
@@ -191,7 +191,7 @@ def _checked(
         _refuse(search, "a sweep's mapping")
     else:
         document = _document(document, search)
-    checked = check_sweep_document(document, Path.cwd(), here=here, settings=settings)
+    checked = check_sweep_file(Path("sweep.yaml"), document=document, here=here, settings=settings)
     return Path.cwd() / f"{checked.sweep.metadata.name}.yaml", checked
 
 

@@ -44,23 +44,15 @@ class CheckedSweep:
 
 
 def check_sweep_file(
-    path: Path, *, here: bool = False, settings: Settings = lambda _: ClusterSettings()
+    path: Path, *, settings: Settings, here: bool = False, document: Mapping[str, Any] | None = None
 ) -> CheckedSweep:
     """Check the sweep in the file at `path`; with `here` as one that will run on this machine.
 
-    Raises InvalidJobFile with every mistake and its line, and InvalidSpec for a file that cannot be read.
+    `document` is a sweep that is in no file; its relative paths begin in the folder of `path`. Raises InvalidJobFile
+    with every mistake and its line, and InvalidSpec for a file that cannot be read.
     """
-    return _check(load_job_text(path, kind=SWEEP_KIND), path.absolute().parent, here, settings)
-
-
-def check_sweep_document(
-    document: Mapping[str, Any], folder: Path, *, here: bool = False, settings: Settings = lambda _: ClusterSettings()
-) -> CheckedSweep:
-    """Check a sweep that was not written as a file; its relative paths begin in `folder`."""
-    return _check(YamlDocument("", document, {}), folder, here, settings)
-
-
-def _check(text: YamlDocument, folder: Path, here: bool, settings: Settings) -> CheckedSweep:
+    text = load_job_text(path, kind=SWEEP_KIND) if document is None else YamlDocument("", document, {})
+    folder = path.absolute().parent
     document, notes = with_parameters_of_program(text.content, folder)
     accelerator = str(value_at(document, ("spec", "job", "accelerator", "type")))
     checked = sweep_problems(_with_folder(document) if here else document, settings(accelerator))
