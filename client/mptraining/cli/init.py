@@ -51,6 +51,7 @@ def init(
     Its JSON schema for editors is written to the same folder; `mptj schema` prints the schema alone. On a terminal
     the command asks for what no option gives; elsewhere it reports what it assumed.
     """
+    from mptraining.job_file.editor_schema import schema_text
     from mptraining.job_file.template import SCHEMA_FILE, Answers, job_text
     from mptraining_api.accelerators import canonical_name
 
@@ -113,14 +114,9 @@ def schema(sweep: bool) -> None:
 
     They complete and check YAML with it.
     """
+    from mptraining.job_file.editor_schema import schema_text
+
     click.echo(schema_text(sweep=sweep), nl=False)
-
-
-def schema_text(*, sweep: bool = False) -> str:
-    """Return the JSON schema of a job file, or of a sweep's file."""
-    from mptraining.job_file.editor_schema import sweep_to_json, to_json
-
-    return sweep_to_json() if sweep else to_json()
 
 
 def _program(program: str) -> tuple[Kind, str]:
