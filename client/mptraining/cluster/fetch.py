@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import google_crc32c
 
@@ -34,6 +34,7 @@ from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
 from mptraining.cluster.reader_pod import absolute_path, reader_pod, volume_of
+from mptraining.display.transfer import Transfer
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS
 from mptraining_api.launch import FETCHED_COMMAND, FILES_COMMAND, SEND_COMMAND
@@ -47,29 +48,6 @@ _PAUSE_SECONDS = 1.0
 _THREADS = 8
 # Bytes; between two updates of the progress bar.
 _CHUNK = 4 * 2**20
-
-
-class TransferDisplay(Protocol):
-    """Shows a transfer: lines, and a bar of bytes."""
-
-    def say(self, text: str) -> None: ...
-
-    def total(self, size: int) -> None: ...
-
-    def add(self, size: int) -> None: ...
-
-
-class Quiet:
-    """Shows nothing but messages."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-
-    def total(self, size: int) -> None:
-        """Show nothing."""
-
-    def add(self, size: int) -> None:
-        """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +79,7 @@ def fetch_output(
     seen: JobView,
     output: str,
     request: FetchRequest,
-    display: TransferDisplay,
+    display: Transfer,
     *,
     clock: Callable[[], float],
 ) -> Path:
@@ -111,19 +89,25 @@ def fetch_output(
     """
     # Before a pod is created for nothing.
     refuse_existing(request.to, overwrite=request.overwrite)
-    if request.part == run_folder.MODEL and seen.finished and not seen.succeeded:
-        raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
+    if request.part == run_folder.MODEL:
+        refuse_failed(seen)
     if storage.is_remote(output) or storage.exists(storage.join(output, run_folder.JOB)):
         return fetch_stored(output, request, display)
     return _fetch_volume(server, seen, output, request, display, clock)
 
 
-def fetch_stored(uri: str, request: FetchRequest, display: TransferDisplay) -> Path:
+def refuse_failed(seen: JobView) -> None:
+    """Raise ClusterProblem if the job has failed, and so has no model."""
+    if seen.finished and not seen.succeeded:
+        raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
+
+
+def fetch_stored(uri: str, request: FetchRequest, display: Transfer) -> Path:
     """Fetch from the run folder `uri`, in a bucket or on this machine. Raises Problem."""
     return _fetch_objects(uri if request.part == "." else storage.join(uri, request.part), request, display)
 
 
-def _fetch_objects(folder: str, request: FetchRequest, display: TransferDisplay) -> Path:
+def _fetch_objects(folder: str, request: FetchRequest, display: Transfer) -> Path:
     stored = folder if storage.is_remote(folder) else str(storage.local_path(folder))
     objects = storage.list_objects(stored)
     sizes = {file.uri.removeprefix(stored).lstrip("/"): file.size for file in objects}
@@ -174,7 +158,7 @@ def _pod_files(server: ApiServer, pod: str, folder: str) -> dict[str, int]:
         raise _no_folder(pod, "its list of files cannot be read") from None
 
 
-def _fetch_pod(server: ApiServer, pod: str, folder: str, request: FetchRequest, display: TransferDisplay) -> Path:
+def _fetch_pod(server: ApiServer, pod: str, folder: str, request: FetchRequest, display: Transfer) -> Path:
     """Fetch a folder of a pod as `kubectl cp` does: a command there writes a tar, which is unpacked here."""
     with _NewFolder(request, display, _pod_files(server, pod, folder)) as new:
         output = exec_output(server, pod, (*SEND_COMMAND, folder), container=TRAINER_CONTAINER)
@@ -232,7 +216,7 @@ class _NewFolder:
     unless it is to be replaced, and StorageFull if the disk is full.
     """
 
-    def __init__(self, request: FetchRequest, display: TransferDisplay, sizes: Mapping[str, int]) -> None:
+    def __init__(self, request: FetchRequest, display: Transfer, sizes: Mapping[str, int]) -> None:
         refuse_existing(request.to, overwrite=request.overwrite)
         if not sizes:
             step = "" if request.part == "." else f"It is written at the end of training: mptj status {request.job}"
@@ -292,7 +276,7 @@ class _NewFolder:
             self._files.replace(target)
 
 
-def fetch_cached(request: FetchRequest, display: TransferDisplay) -> Path:
+def fetch_cached(request: FetchRequest, display: Transfer) -> Path:
     """Copy the model that a client fetched while it waited. Raises ClusterProblem if there is none, or no more."""
     here = cache_folder(request.uid)
     if here.exists() and request.part == run_folder.MODEL:
@@ -308,7 +292,7 @@ def fetch_cached(request: FetchRequest, display: TransferDisplay) -> Path:
     raise ClusterProblem(request.job, explanation, next_step=step)
 
 
-def fetch_kept(server: ApiServer, request: FetchRequest, display: TransferDisplay, *, seconds: float = 0.0) -> Path:
+def fetch_kept(server: ApiServer, request: FetchRequest, display: Transfer, *, seconds: float = 0.0) -> Path:
     """Fetch from worker 0, which keeps the run folder of a job without output.uri; it may end then.
 
     The value of its function goes into the cache, since it is gone with the pod; without a model it alone is fetched.
@@ -354,7 +338,7 @@ def _fetch_volume(
     seen: JobView,
     output: str,
     request: FetchRequest,
-    display: TransferDisplay,
+    display: Transfer,
     clock: Callable[[], float],
 ) -> Path:
     """Fetch from a path of the job's pods: by its worker 0 while it runs, else by a pod that mounts the same volume."""

@@ -17,6 +17,7 @@ from mptraining.cluster.job_events import ClusterEvent, job_events
 from mptraining.cluster.job_view import JobView, by_creation, reason_text, view, with_status
 from mptraining.display.html import card
 from mptraining.display.text import Display
+from mptraining.display.transfer import Transfer, transfer_here
 from mptraining_api import events, run_folder
 from mptraining_api.events import Raised
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, Raw
@@ -25,7 +26,7 @@ from mptraining_api.run_folder import FunctionResult
 from mptraining_api.status import Attempt, config_map_name
 
 if TYPE_CHECKING:
-    from mptraining.cluster.fetch import FetchRequest, TransferDisplay
+    from mptraining.cluster.fetch import FetchRequest
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
 
@@ -179,7 +180,7 @@ class Job:
         if output is not None:
             request = self._fetch_request(here, run_folder.FUNCTION, overwrite=True)
             try:
-                fetch.fetch_output(self.server, seen, output, request, fetch.Quiet(print), clock=time.monotonic)
+                fetch.fetch_output(self.server, seen, output, request, Transfer(print), clock=time.monotonic)
             except ClusterProblem:
                 if seen.succeeded:
                     raise
@@ -291,7 +292,7 @@ class Job:
         """
         from mptraining.cluster import fetch
 
-        seen, shown = self.status(), fetch.Quiet(print)
+        seen, shown = self.status(), Transfer(print)
         request = self._fetch_request(folder, run_folder.MODEL, overwrite=True)
         if not seen.finished and self.run_folder is None:
             if fetch.cache_folder(self.uid).exists():
@@ -299,7 +300,8 @@ class Job:
             # The pod may keep the model already, and the job does not end before it is fetched.
             with suppress(fetch.StillTraining):
                 return fetch.fetch_kept(self.server, request, shown)
-        self._must_have_succeeded(seen if seen.finished else self.wait())
+        if not seen.finished:
+            self.wait()
         return self.fetch(folder, model_only=True, overwrite=True, display=shown)
 
     def fetch(
@@ -308,7 +310,7 @@ class Job:
         *,
         model_only: bool = False,
         overwrite: bool = False,
-        display: TransferDisplay | None = None,
+        display: Transfer | None = None,
     ) -> Path:
         """Copy the run folder, or its model alone, to the folder `to` and return it; by default a folder of the job's
         name here.
@@ -318,7 +320,6 @@ class Job:
         `overwrite`, and ClusterProblem if there is nothing to fetch.
         """
         from mptraining.cluster import fetch
-        from mptraining.display.transfer import transfer_here
 
         target = fetch.default_target(self.name, model_only=model_only) if to is None else to
         request = self._fetch_request(target, run_folder.MODEL if model_only else ".", overwrite=overwrite)
@@ -327,7 +328,7 @@ class Job:
             if output is not None:
                 return fetch.fetch_output(self.server, seen, output, request, shown, clock=time.monotonic)
             if seen.finished or fetch.cache_folder(self.uid).exists():
-                self._must_have_succeeded(seen)
+                fetch.refuse_failed(seen)
                 return fetch.fetch_cached(request, shown)
             return fetch.fetch_kept(self.server, request, shown)
 
@@ -345,15 +346,11 @@ class Job:
             return
         request = self._fetch_request(here, run_folder.MODEL, overwrite=True)
         try:
-            fetched = fetch.fetch_kept(self.server, request, fetch.Quiet(display.say), seconds=MODEL_SECONDS)
+            fetched = fetch.fetch_kept(self.server, request, Transfer(display.say), seconds=MODEL_SECONDS)
         except Problem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
             display.say(f"fetched the model, as there is no run folder: {fetched}")
-
-    def _must_have_succeeded(self, seen: JobView) -> None:
-        if seen.finished and not seen.succeeded:
-            raise ClusterProblem(self.name, f"there is no model, the job has failed: {reason_text(seen)}")
 
 
 def attach(name: str, cluster: Cluster = HERE) -> Job:
