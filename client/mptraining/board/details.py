@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mptraining.board import rows
-from mptraining.comparison import flattened
+from mptraining.comparison.quantities import flattened
 from mptraining.runs.columns import Curves
 from mptraining.runs.event_files import RunEvents
 from mptraining.runs.facts import Document, JobFacts, LaunchFacts, RunFacts

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import (
+from mptraining.comparison.quantities import (
     best,
     better_direction,
     job_settings,

@@ -45,7 +45,6 @@ class JSONResponse(Response):
 
 
 def page() -> str:
-    """Return the page's HTML."""
     return _template("board.html", version=_version())
 
 

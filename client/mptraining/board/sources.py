@@ -50,7 +50,6 @@ class Source:
         return self._runs
 
     def sweeps(self) -> Mapping[str, ShownSweep]:
-        """Return the sweeps by identifier."""
         return self._sweeps
 
     def jobs(self) -> Mapping[str, JobFacts]:

@@ -323,11 +323,14 @@ def compare(
 
     `metrics` are the metrics to compare, by default the validation metrics and the training loss. `sort` is the column
     that orders the runs, by key or title. Raises InvalidData for a folder without a run, InvalidSpec for an unknown
-    metric or column, and ClusterProblem for a job.
+    metric or column, and ClusterProblem for a job. Only runs that succeeded can be best.
     """
     single = isinstance(runs, str | os.PathLike | Run) or hasattr(runs, "run")
     given: Any = [runs] if single else runs
-    comparison = side_by_side([_loaded(run) for run in given], metrics=metrics)
+    loaded = tuple(map(_loaded, given))
+    rows = [*_result_rows(loaded, _chosen(loaded, metrics)), *_setting_rows(loaded)]
+    shown = tuple(row for row in rows if any(value is not None for value in row.values))
+    comparison = Comparison(loaded, labels(loaded), shown, tuple(notes(loaded)))
     return comparison if sort is None else comparison.sorted_by(sort)
 
 
@@ -339,15 +342,6 @@ def _loaded(item: Comparable) -> Run:
     if hasattr(item, "run"):
         return item.run()
     raise InvalidSpec("runs", f"{item!r} is no run", expected="a folder, a Run or a Job")
-
-
-def side_by_side(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -> Comparison:
-    """Compare loaded runs. Only runs that succeeded can be best. Raises InvalidSpec for an unknown metric."""
-    runs = tuple(runs)
-    settings = _setting_rows(runs)
-    rows = [*_result_rows(runs, _chosen(runs, metrics)), *settings]
-    shown = [row for row in rows if any(value is not None for value in row.values)]
-    return Comparison(runs, labels(runs), tuple(shown), tuple(notes(runs)))
 
 
 def _chosen(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[str]:

@@ -35,7 +35,6 @@ class MLflowServer:
         self._run_id = ""
 
     def begin(self, run: Description, state: State | None) -> State:
-        """See `Server.begin`."""
         experiment = self._experiment_id()
         run_id = self._find(experiment, run.key)
         if run_id is None:
@@ -62,7 +61,6 @@ class MLflowServer:
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, status: Status, summary: dict[str, str]) -> None:
-        """See `Server.finish`."""
         from mlflow.entities import RunTag
 
         if summary:

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from mptraining.board.sources import folder_source
 from mptraining.board.state import Board
-from mptraining.comparison import Comparison, Row, best, compare, table
-from mptraining.comparison.quantities import Better
+from mptraining.comparison import Comparison, compare
+from mptraining.comparison.compared import Row, table
+from mptraining.comparison.quantities import Better, best
 from mptraining.runs import Run, load_run
 from mptraining_api.events import Event, Finished, Started
 from mptraining_api.problems import InvalidSpec
