@@ -244,7 +244,6 @@ def mistake_lines(file: str, problem: Problem) -> list[str]:
 
 
 def mistakes_document(file: str, problem: Problem) -> dict[str, Any]:
-    """Return the mistakes of one file as JSON."""
     return {"file": file, "mistakes": [mistake.to_document() for mistake in mistakes_of(file, problem)]}
 
 

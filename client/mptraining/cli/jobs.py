@@ -61,7 +61,6 @@ def _print_table(table: Sequence[Sequence[str]], documents: Sequence[Mapping[str
 
 
 def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str) -> list[list[str]]:
-    """Return the table of the sweeps on a cluster, with its headings."""
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job_view import age
     from mptraining.sweeps.cluster import view

@@ -89,7 +89,6 @@ app.section("Platform", accelerators.accelerators, runtimes.runtimes, init.schem
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # --debug is accepted anywhere before the command of `mptj exec`, since users append it to what failed.
     end = given.index("--") if "--" in given else len(given)

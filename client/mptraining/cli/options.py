@@ -70,7 +70,6 @@ class _Count(click.ParamType[int]):
 
 
 def count(name: str, help_text: str, *, least: int = 1, **settings: Any) -> Decorator:
-    """Return an option that takes a whole number from `least`."""
     return option(name, type=_Count(least), metavar="N", help=help_text, **settings)
 
 
@@ -122,7 +121,6 @@ dry_run = option("--dry-run", is_flag=True, help="Print the job, and start nothi
 
 
 def accelerator(help_text: str) -> Decorator:
-    """Return the option for an accelerator's type."""
     return option("--accelerator", metavar="TYPE", help=help_text, shell_complete=completion.accelerators)
 
 

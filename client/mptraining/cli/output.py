@@ -84,7 +84,6 @@ def print_objects(documents: Sequence[Mapping[str, Any]], form: str, *, many: bo
 
 
 def print_document(document: object, form: str) -> None:
-    """Print a mapping or a list as JSON or YAML."""
     if form == "json":
         click.echo(json.dumps(document, indent=2))
         return

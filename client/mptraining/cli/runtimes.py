@@ -66,7 +66,6 @@ def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:
 
 
 def rows(known: KnownRuntimes) -> list[tuple[str, ...]]:
-    """Return one row of text for each runtime, by name."""
     return [
         (
             name,

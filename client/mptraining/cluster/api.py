@@ -55,7 +55,6 @@ class ApiServer:
         self._default_namespace = default_namespace
 
     def in_namespace(self, namespace: str) -> ApiServer:
-        """Return the same cluster with another namespace."""
         server = copy.copy(self)
         server.namespace = namespace
         return server

@@ -83,7 +83,6 @@ class Request:
 
 @contextmanager
 def cluster_problems(request: Request) -> Iterator[None]:
-    """Convert ApiProblem to ClusterProblem."""
     try:
         yield
     except ApiProblem as problem:

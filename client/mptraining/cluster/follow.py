@@ -32,8 +32,6 @@ DRAIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a worker's log."""
-
     pod: WorkerPod
     text: str
 

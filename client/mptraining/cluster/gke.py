@@ -70,7 +70,6 @@ _LOGIN = (
 
 
 def gke_problem(status: int, document: Any, *, project: str, location: str, cluster: str) -> ClusterProblem:
-    """Return the problem for an error response of the GKE API."""
     error = document.get("error", {}) if isinstance(document, dict) else {}
     message = str(error.get("message", "")) or f"HTTP {status}"
     name = f"GKE cluster {cluster}"

@@ -187,7 +187,6 @@ def start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]]
 
 
 def _states(pod: Mapping[str, Any]) -> list[tuple[str, Raw]]:
-    """Return the name and the state of each container."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return [(str(container.get("name")), container.get("state") or {}) for container in statuses]
 

@@ -122,7 +122,6 @@ class FilteredDisplay:
 
 
 def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
-    """Return the final lines for the user."""
     if seen.succeeded:
         finished = summary.finished.get(0)
         if finished is not None:

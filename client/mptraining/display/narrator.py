@@ -13,8 +13,6 @@ from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A permanent line."""
-
     text: str
     tone: Literal["", "strong", "warning"] = ""
 

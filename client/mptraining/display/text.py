@@ -47,8 +47,6 @@ _SHORT = (
 
 
 class Display(Protocol):
-    """The display of a run."""
-
     def say(self, text: str) -> None:
         """Show a permanent line of mptraining itself."""
 

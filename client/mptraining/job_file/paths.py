@@ -46,7 +46,6 @@ def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPT
 
 
 def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
-    """Return the job with another run folder."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
 
 

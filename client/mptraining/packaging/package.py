@@ -67,7 +67,6 @@ class Package:
 
     @property
     def size(self) -> int:
-        """Return the size of the archive in bytes."""
         return len(self.archive)
 
     @property

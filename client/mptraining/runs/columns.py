@@ -74,12 +74,10 @@ class Columns:
 
     @property
     def started(self) -> Started | None:
-        """Return the last Started event."""
         return next((event for _, event in reversed(self.others) if isinstance(event, Started)), None)
 
     @property
     def finished(self) -> Finished | None:
-        """Return the last Finished event."""
         return next((event for _, event in reversed(self.others) if isinstance(event, Finished)), None)
 
     @property
@@ -173,7 +171,6 @@ def _series(values: Sequence[Any]) -> Series:
 
 
 def join(parts: Sequence[Columns]) -> Columns | None:
-    """Join consecutive columns into one."""
     if len(parts) < 2:
         return parts[0] if parts else None
     starts = [0, *itertools.accumulate(len(part.time) for part in parts)]

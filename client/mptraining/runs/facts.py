@@ -27,7 +27,6 @@ class LaunchFacts:
 
     @classmethod
     def of(cls, attempt: int, columns: Columns) -> LaunchFacts:
-        """Return the facts of a launch whose events are `columns`."""
         first, last, begin = columns.first, columns.last, columns.begin
         return cls(attempt, first, last, begin, columns.started, columns.progress, columns.finished)
 
@@ -45,12 +44,10 @@ class Launches(tuple[LaunchFacts, ...]):
 
     @property
     def started(self) -> Started | None:
-        """Return the last Started event of all launches."""
         return next((launch.started for launch in reversed(self) if launch.started is not None), None)
 
     @property
     def progress(self) -> Progress | None:
-        """Return the last Progress event of all launches."""
         return next((launch.progress for launch in reversed(self) if launch.progress is not None), None)
 
     @property

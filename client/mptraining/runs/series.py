@@ -66,7 +66,6 @@ def sections(names: Collection[str], *, single: bool = False, together: bool = T
 
 
 def _apart(charts: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return a chart for each series."""
     return [[name] for series in charts for name in series]
 
 

@@ -46,7 +46,6 @@ def trials_of_rungs(spec: SweepSpec) -> tuple[tuple[int, int], ...]:
 
 
 def parameter_text(parameter: Parameter) -> str:
-    """Return the values of a parameter in words."""
     if parameter.values is not None:
         text = ", ".join(map(value_text, parameter.values[:6]))
         text += f", … ({len(parameter.values)} values)" if len(parameter.values) > 6 else ""

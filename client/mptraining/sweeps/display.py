@@ -94,7 +94,6 @@ def live_table(view: SweepView, running: Mapping[int, Progress | None]) -> Rende
 
 
 def progress_text(progress: Progress | None) -> str:
-    """Return the progress of a running trial in one line."""
     if progress is None:
         return "starting TensorFlow…"
     return "  ".join(part for part in (position_text(progress), metrics(progress.metrics), time_left(progress)) if part)
