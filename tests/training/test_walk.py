@@ -134,7 +134,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
     output = tmp_path / "run"
     written = parsed_job(YAML.replace("DATA", data.name).replace("OUTPUT", str(output)))
     job = resolve(
-        with_absolute_paths(written, folder=data.parent, output=str(output)), ClusterSettings(cpu_fallback=True)
+        with_absolute_paths(written, folder=data.parent, default_output=str(output)), ClusterSettings(cpu_fallback=True)
     )
     assert (job.strategy, job.replicas, job.precision.policy) == ("Mirrored", 2, "float32")
     assert job.global_batch_size == resolve(written, ClusterSettings()).global_batch_size

@@ -169,7 +169,8 @@ def columns(rows: Iterable[Document]) -> list[dict[str, Any]]:
     """Return the columns that any of the rows has a value for."""
     present = dict.fromkeys(key for column in rows for key in column["values"])
     fixed = [_column(*row) for row in _COLUMNS if row[0] in present]
-    metrics = [_metric_column(key) for key in sorted(_metrics(present), key=_metric_order)]
+    names = [key for key in present if key.startswith(("best:", "last:"))]
+    metrics = [_metric_column(key) for key in sorted(names, key=_metric_order)]
     first = [column for column in fixed if column["key"] in {key for key, *_ in _COLUMNS[:_BEFORE_METRICS]}]
     return [*first, *metrics, *fixed[len(first) :]]
 
@@ -190,10 +191,6 @@ def mark_best(rows: Sequence[dict[str, Any]], columns: Sequence[dict[str, Any]])
 
 def _column(key: str, title: str, kind: str, better: str | None) -> dict[str, Any]:
     return {"key": key, "title": title, "kind": kind, "better": better}
-
-
-def _metrics(keys: Iterable[str]) -> Sequence[str]:
-    return [key for key in keys if key.startswith(("best:", "last:"))]
 
 
 def _metric_order(key: str) -> tuple[bool, str, bool]:

@@ -11,6 +11,7 @@ from cloup import argument, option
 
 from mptraining.cli import options
 from mptraining.cli.output import note
+from mptraining.cli.program_flags import name_prefix, target_kind
 from mptraining.cli.shell import completion
 from mptraining_api.problems import InvalidSpec
 
@@ -74,7 +75,7 @@ def init(
         if classes is not None:
             assumed.append(f"--classes {classes}")
     answers = Answers(
-        name=name or _name(path),
+        name=name or name_prefix(str(path)),
         kind=kind,
         program=program,
         accelerator=canonical_name(accelerator),
@@ -121,7 +122,6 @@ def schema(sweep: bool) -> None:
 
 def _program(program: str) -> tuple[Kind, str]:
     """Return the kind of the program; an application with its name as Keras writes it. Raises InvalidSpec."""
-    from mptraining.cli.program_flags import target_kind
     from mptraining_api.validation.keras_names import is_known, nearest_name
 
     kind = target_kind(program)
@@ -143,12 +143,6 @@ def _classes(kind: Kind, data: str | None, path: Path, *, asks: bool) -> int | N
     if kind != "application" or names_classes(data or "", path.absolute().parent):
         return None
     return click.prompt("Number of classes", 10, type=int) if asks else 10
-
-
-def _name(path: Path) -> str:
-    from mptraining.cli.program_flags import name_prefix
-
-    return name_prefix(str(path))
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:

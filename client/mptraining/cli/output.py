@@ -27,16 +27,12 @@ def report(problem: Problem) -> int:
     from mptraining.display.text import wrapped
     from mptraining_api.validation.mistakes import InvalidJobFile
 
-    problem.renamed(_option)
+    problem.renamed(lambda location: location.option if isinstance(location, ArgumentPlace) else location)
     if isinstance(problem, InvalidJobFile) and len(problem.mistakes) > 1:
         note(f"{problem}\nmptj: {len(problem.mistakes)} mistakes; nothing was started")
     else:
         note(wrapped(f"mptj: {problem}", sys.stderr))
     return exit_code(problem)
-
-
-def _option(location: Place) -> str | Place:
-    return location.option if isinstance(location, ArgumentPlace) else location
 
 
 def exit_code(problem: Problem) -> int:

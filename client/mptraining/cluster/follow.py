@@ -67,7 +67,9 @@ class JobFollower:
         self._inbox: queue.SimpleQueue[Update | BaseException] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._worker = worker
-        self._logs: LogFollower | None = LogFollower(server, on_line=self._put_line, tail=tail)
+        self._logs: LogFollower | None = LogFollower(
+            server, on_line=lambda pod, text: self._inbox.put(Line(pod, text)), tail=tail
+        )
         self._thread = threading.Thread(target=self._work, name=f"watch of {name}", daemon=True)
 
     def __enter__(self) -> JobFollower:
@@ -103,9 +105,6 @@ class JobFollower:
     def _logs_open(self) -> bool:
         """Return whether log lines may still arrive, from a log that is being read or a pod that is not yet listed."""
         return self._thread.is_alive() or (self._logs is not None and self._logs.reading)
-
-    def _put_line(self, pod: WorkerPod, text: str) -> None:
-        self._inbox.put(Line(pod, text))
 
     # -- watch thread -------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
 from mptraining.job_file.checked_job import check_job_file
-from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths, with_output
+from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths
 from mptraining.local.local_job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
@@ -417,10 +417,11 @@ def resolve_for_machine(
     InvalidJobFile with every mistake.
     """
     folder, here = path.absolute().parent, Path.cwd()
+    uri = None if output is None else absolute_path(output, here)
 
     def complete(job: MPTrainingJob) -> MPTrainingJob:
-        job = with_absolute_paths(job, folder=folder, output=str(here / "runs" / job.metadata.name))
-        return job if output is None else with_output(job, absolute_path(output, here))
+        default = str(here / "runs" / job.metadata.name)
+        return with_absolute_paths(job, folder=folder, default_output=default, output=uri)
 
     settings = machine_settings(machine)
     checked = check_job_file(path, here=True, document=document, settings=settings, complete=complete)

@@ -199,9 +199,6 @@ class History:
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:
     """Return the history of a run from the events of its attempts, each in order of time."""
-    launches = [columns(attempt, _last_progress(attempt)) for attempt in attempts]
+    last = [next((event for event in reversed(attempt) if isinstance(event, Progress)), None) for attempt in attempts]
+    launches = map(columns, attempts, last)
     return History.of([launch for launch in launches if launch is not None])
-
-
-def _last_progress(attempt: Sequence[Event]) -> Progress | None:
-    return next((event for event in reversed(attempt) if isinstance(event, Progress)), None)

@@ -65,14 +65,14 @@ class Sweep:
     @property
     def best(self) -> Trial:
         """Return the best trial. Raises InvalidSpec if none has ended."""
-        return self._view.trial(best_job.best_trial_number(self._view))
+        return best_job.chosen_trial(self._view)
 
     def run(self, trial: int | None = None) -> Run:
         """Return the run of a trial by its number, by default of the best. Raises InvalidSpec, InvalidData."""
         from mptraining.runs import load_run
 
-        number = best_job.best_trial_number(self._view) if trial is None else trial
-        return load_run(output_uri(self._view.sweep, self._view.trial(number).number) or "")
+        number = best_job.chosen_trial(self._view, trial).number
+        return load_run(output_uri(self._view.sweep, number) or "")
 
     def job(self, trial: int | None = None) -> dict[str, Any]:
         """Return the job of a trial, by default of the best, as `mptraining.run_local` and `submit` take it."""

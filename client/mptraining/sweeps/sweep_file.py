@@ -23,7 +23,7 @@ from mptraining.job_file.paths import source_folder, with_absolute_paths
 from mptraining_api import events, run_folder
 from mptraining_api.events import Hyperparameter
 from mptraining_api.launch import JOB_FILE, SOURCE_FOLDER
-from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
+from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.sweep.check import sweep_problems
@@ -58,7 +58,8 @@ def check_sweep_file(
     checked = sweep_problems(_with_folder(document) if here else document, settings(accelerator))
     data = check_data(value_at(document, ("spec", "job")), folder, here=here)
     if checked.problems or data.problems:
-        raise text.located([*checked.problems, *map(_below_job, data.problems)])
+        below_job = (problem.at(re.sub(r"^spec\.", "spec.job.", problem.where)) for problem in data.problems)
+        raise text.located([*checked.problems, *below_job])
     about = (*notes, *notes_of(text, checked), *data.notes)
     return CheckedSweep(MPTrainingSweep.parse_document(document), about)
 
@@ -69,11 +70,6 @@ def _with_folder(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(job, Mapping) or job.get("output") is not None:
         return document
     return {**document, "spec": {**document["spec"], "job": {**job, "output": {"uri": "runs"}}}}
-
-
-def _below_job(problem: Problem) -> Problem:
-    """Return a problem of the job's spec with its place in the sweep."""
-    return problem.at(re.sub(r"^spec\.", "spec.job.", problem.where))
 
 
 def with_parameters_of_program(
@@ -155,7 +151,7 @@ def _read_space(spec: Mapping[str, Any], folder: Path, command: Sequence[str]) -
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "search-space"}, "spec": dict(spec)}
     with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:
         parsed = MPTrainingJob.parse(document, where="")
-        job = resolve(with_absolute_paths(parsed, folder=folder, output=f"{temporary}/run"), ClusterSettings())
+        job = resolve(with_absolute_paths(parsed, folder=folder, default_output=f"{temporary}/run"), ClusterSettings())
         job_file = Path(temporary) / run_folder.JOB
         job_file.write_text(job.to_json(), encoding="utf-8")
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}

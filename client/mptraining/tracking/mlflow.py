@@ -35,7 +35,8 @@ class MLflowServer:
         self._run_id = ""
 
     def begin(self, run: Description, state: State | None) -> State:
-        experiment = self._experiment_id()
+        known = self._client.get_experiment_by_name(self._experiment)
+        experiment = str(self._client.create_experiment(self._experiment) if known is None else known.experiment_id)
         run_id = self._find(experiment, run.key)
         if run_id is None:
             made = self._client.create_run(experiment, run_name=run.name, tags={_KEY: run.key})
@@ -69,10 +70,6 @@ class MLflowServer:
             self._client.update_run(self._run_id, status="RUNNING")
         else:
             self._client.set_terminated(self._run_id, status=_STATUS[status])
-
-    def _experiment_id(self) -> str:
-        experiment = self._client.get_experiment_by_name(self._experiment)
-        return str(self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id)
 
     def _find(self, experiment: str, key: str) -> str | None:
         runs = self._client.search_runs([experiment], filter_string=f"tags.`{_KEY}` = '{key}'", max_results=1)
