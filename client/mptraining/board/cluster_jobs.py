@@ -53,7 +53,7 @@ class ClusterJobs(Source):
         flags: Sequence[str] = (),
         read_logs: bool = False,
     ) -> None:
-        """With `read_logs`, the curves of a job without a reachable run folder come from the logs of its pods."""
+        """`read_logs` reads the curves of a job without a reachable run folder from the logs of its pods."""
         scope = "all namespaces" if everywhere else f"namespace {server.namespace}"
         super().__init__(f"{', '.join(names) if names else 'jobs'} in {scope} of {server.name}")
         self._server = server
@@ -65,12 +65,12 @@ class ClusterJobs(Source):
         self._sweep_watch = ClusterWatch(server, SWEEPS, clock=clock, everywhere=everywhere, optional=True)
         self._watches = [self._job_watch] if names else [self._job_watch, self._sweep_watch]
         self._following = False
-        # By uid: the version of a job and what its row shows; job.json, which never changes.
+        # The version of a job and the facts in its row, by uid; and its job.json, which never changes.
         self._known: dict[str, tuple[str, JobFacts]] = {}
         self._resolved: dict[str, Mapping[str, Any]] = {}
         self._jobs: dict[str, JobFacts] = {}
         self._folders: dict[str, Source] = {}
-        # By run folder and start of its job: when it is listed again; never after the job's end.
+        # The time of the next listing, by run folder and start of its job; a job that has ended has none.
         self._next: dict[tuple[str | None, float], float] = {}
         self._from_logs: dict[str, RunReader] = {}
 

@@ -232,7 +232,7 @@ class _Answers:
                 yield b"event: bye\ndata: {}\n\n"
                 return
             if self._board.version > version:
-                # Without a changed run, the problem of a source has changed.
+                # If no run has changed, the problem of a source has.
                 version, changed = self._board.changes_since(version)
                 data = msgspec.json.encode({"changed": changed, "version": version})
                 yield b"event: runs\ndata: " + data + b"\n\n"

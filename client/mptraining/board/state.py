@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 FIRST_SECONDS = 3.0
 # Curves in memory; beyond it those that were drawn longest ago are read again when they are needed.
 MEMORY = 512 << 20
-# Of larger runs in a bucket the best values are computed when they are opened, not in the background.
+# The background thread does not read larger runs in a bucket; their best values are computed when they are opened.
 REMOTE_BYTES = 1 << 20
 # The background thread waits so long after an answer, as a page asks for several things one after the other.
 QUIET_SECONDS = 0.5
-# Versions of which the changes are kept for `changes_since`.
+# `changes_since` knows the changes of this many versions.
 _KEPT = 1000
 
 
@@ -45,7 +45,7 @@ class Board:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._read = [threading.Event() for _ in self.sources]
-        # By the time of the last use; guarded by `_room`.
+        # The runs in the order of their last use; guarded by `_room`.
         self._used: dict[str, None] = {}
         self._room = threading.Lock()
         self._states: dict[str, str] = {}
@@ -96,7 +96,7 @@ class Board:
             self.publish(changed)
 
     def _silent_runs(self, source: Source) -> set[str]:
-        """Return the runs whose state changed by the clock alone: they have reported nothing for too long."""
+        """Return the runs whose state changed because they have reported nothing for too long."""
         changed = set()
         now = self.clock()
         for reader in list(source.runs().values()):
@@ -255,7 +255,7 @@ class Board:
 
 
 def _row(facts: RunFacts, now: float) -> dict[str, Any]:
-    """Return the row of a run; of one that cannot be shown, that of its job and name alone."""
+    """Return the row of a run; if that fails, only the values of its job and its name."""
     try:
         return rows.row(facts, now)
     except Exception:  # noqa: BLE001 - one run must not hide all others

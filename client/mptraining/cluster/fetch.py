@@ -52,7 +52,7 @@ _CHUNK = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """What to fetch. `part` is a folder below the run folder (MODEL, FUNCTION), or "." for all of it."""
+    """A fetch of a job's files. `part` is a folder below the run folder (MODEL, FUNCTION), or "." for all of it."""
 
     job: str
     uid: str
@@ -230,7 +230,7 @@ class _NewFolder:
         target = self._request.to
         with translate_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            # In the same folder as the target: a folder is renamed on one disk only.
+            # A folder can only be renamed on one disk, so this one is next to the target.
             self._scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
             self._files = self._scratch / "files"
             self._files.mkdir()

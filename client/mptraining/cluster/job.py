@@ -184,7 +184,7 @@ class Job:
             except ClusterProblem:
                 if seen.succeeded:
                     raise
-                # It failed before or beside the function; the reason is in the status.
+                # The job failed outside of the function; the status has the reason.
                 return None
         stored = function_result.read(str(here))
         old = stored is not None and stored.raised and stored.attempt != seen.status.current_attempt

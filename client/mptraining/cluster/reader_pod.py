@@ -1,6 +1,6 @@
 """The short-lived pod by which `mptj fetch` reads the run folder of a job from its volume.
 
-It runs the image of the job, mounts nothing but that volume, read only, passes the pod security level `restricted`,
+It runs the image of the job, mounts only that volume, read only, passes the pod security level `restricted`,
 and is owned by the job. It is deleted when the context ends, also by Ctrl-C; if that request cannot be sent, it ends
 by itself after `LONGEST_SECONDS`.
 """
@@ -95,7 +95,7 @@ def pod_body(
         # The job's machine may be tainted for accelerators.
         placement = {"affinity": affinity, "tolerations": [{"operator": "Exists"}]}
     else:
-        # Without the accelerator's own selector: any machine can read a volume.
+        # Any machine can read a volume, so the accelerator's selector is left out.
         placement = {
             "tolerations": worker.get("tolerations") or [],
             "nodeSelector": written.get("nodeSelector") or {},
@@ -126,7 +126,7 @@ def pod_body(
                     "image": trainer["image"],
                     "command": [*KEEP_COMMAND, mounted.path, str(LONGEST_SECONDS)],
                     "securityContext": trainer.get("securityContext") or {},
-                    # A quota may require both of every container.
+                    # Some ResourceQuotas require requests and limits on every container.
                     "resources": {
                         "requests": {"cpu": "100m", "memory": "128Mi"},
                         "limits": {"cpu": "1", "memory": "256Mi"},

@@ -186,7 +186,7 @@ class Comparison:
         return file.getvalue().rstrip("\n")
 
     def cells(self, *, many: bool) -> list[tuple[Cell, ...]]:
-        """Return the rows of a table, the first of which is its head: a column for each run, or a row if `many`."""
+        """Return the head and the rows of a table: a column for each run, or a row if `many`."""
         rows = [(Cell("run" if many else ""), *(Cell(label, "bold") for label in self.labels))]
         for row in self.shown:
             base = _DIFFERENT if row.kind == "setting" and row.differs else ""

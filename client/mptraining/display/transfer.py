@@ -19,7 +19,7 @@ PLAIN_SECONDS = 5.0
 
 
 class Transfer:
-    """A display of a transfer: its messages alone; subclasses show the bytes, too."""
+    """A display that shows only the messages of a transfer; subclasses show the bytes, too."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say

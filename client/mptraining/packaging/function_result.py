@@ -1,4 +1,4 @@
-"""What a submitted function returned or raised, as `result` of its job gives it.
+"""Value or exception of a submitted function, which `result` of its job returns or raises.
 
 The trainer pickles it into the run folder (`mptraining_trainer.job.function_call`).
 """

@@ -39,7 +39,7 @@ _Point: Any = msgspec.defstruct(
     gc=False,
 )
 _POINTS = (_Point, Progress)
-# Of the other events, which are few, the kind alone.
+# The other events are few: only their kind is decoded here.
 _KINDS = [kind.model_fields["kind"].default for kind in get_args(Event) if kind is not Progress]
 _OTHERS = [msgspec.defstruct(f"_{kind}", [], tag=kind, tag_field="kind") for kind in _KINDS]
 _DECODER: Any = msgspec.json.Decoder(Union[(_Point, *_OTHERS)])
@@ -211,7 +211,7 @@ class Curves:
     seconds: Column = field(default_factory=lambda: _NONE)
     values: dict[str, Series] = field(default_factory=dict)
     steps_per_epoch: int | None = None
-    # Of each launch, the seconds of training whose steps were trained again.
+    # The seconds of each launch whose steps were trained again.
     lost_seconds: tuple[float, ...] = ()
     total_seconds: float = 0.0
 

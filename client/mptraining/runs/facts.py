@@ -70,7 +70,7 @@ class Launches(tuple[LaunchFacts, ...]):
         return next((entry.precision for entry in entries if entry is not None and entry.precision is not None), None)
 
     def seconds(self, result: Result | None) -> float | None:
-        """Return the total time of the attempts; None if none was measured, as of a start that failed at once."""
+        """Return the total time of the attempts; None if the start failed before any was measured."""
         # The result has only the time of its own attempt, and events begin when the trainer does.
         if result is not None and len(self) <= 1:
             return result.seconds
@@ -97,7 +97,7 @@ class JobFacts:
     resolved: Document | None
     progress: Document | None
     values: Document
-    # Of `mptj`, to select the cluster.
+    # The flags of `mptj` that select its cluster.
     flags: tuple[str, ...] = ()
 
 

@@ -119,7 +119,7 @@ class BucketFiles:
 
 
 class MemoryFiles:
-    """Files that are in no storage, such as events from the log of a pod. `folder` is a name alone."""
+    """Files that are in no storage, such as events from the log of a pod. `folder` is only a name."""
 
     def __init__(self, folder: str, content: Mapping[str, bytes]) -> None:
         self.folder = folder

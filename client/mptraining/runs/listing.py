@@ -56,7 +56,7 @@ def local_run_folders(
 
 
 def is_run(folder: str, names: set[str]) -> bool:
-    """Return whether the folder with these names is a run's; another program's `events` alone makes none."""
+    """Return whether a folder with these names is a run; other programs have a folder `events`, too."""
     if names & {run_folder.JOB, run_folder.RESULT}:
         return True
     try:

@@ -63,7 +63,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Return the total time of the attempts; None if none was measured, as of a start that failed at once."""
+        """Return the total time of the attempts; None if the start failed before any was measured."""
         return self.history.launches.seconds(self.result)
 
     @property

@@ -156,7 +156,7 @@ class RunReader:
 
 
 def _job(data: bytes) -> Document | None:
-    """Return the JSON object; None if it is none of ours, as other programs write files of this name, too."""
+    """Return the JSON object; None if another program wrote it: others use this file name, too."""
     try:
         document: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         msgspec.convert(document, _Job)

@@ -15,7 +15,7 @@ from mptraining_api.spec import GROUP
 from mptraining_api.sweep.status import Trial
 from mptraining_api.sweep.trial_job import job_document
 
-# The annotation of a sweep on this machine: the file it comes from, in whose folder relative paths begin.
+# The annotation of a sweep on this machine: its file; relative paths begin in the folder of it.
 SWEEP_FILE = f"{GROUP}/sweep-file"
 
 
@@ -60,7 +60,7 @@ def text(view: SweepView, document: Mapping[str, Any], trial: int | None = None)
 
 
 def default_file(view: SweepView, document: Mapping[str, Any], here: Path) -> Path:
-    """Return the file to write: beside the file of the sweep, where its relative paths and its program are."""
+    """Return the file to write, in the folder of the sweep's file: its relative paths and its program are there."""
     origin = (view.sweep.metadata.annotations or {}).get(SWEEP_FILE)
     folder = Path(origin).parent if origin and Path(origin).parent.is_dir() else here
     return folder / f"{document['metadata']['name']}.yaml"

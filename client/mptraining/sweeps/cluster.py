@@ -154,5 +154,5 @@ def list_sweeps(server: ApiServer, *, everywhere: bool = False) -> list[Raw]:
     try:
         return server.items(SWEEPS, everywhere=everywhere)
     except (NotAllowed, NotFound, NotInstalled):
-        # An older operator has no such resource, and a user may list jobs alone.
+        # An older operator has no such resource, and some users may list only jobs.
         return []

@@ -10,7 +10,7 @@ from mptraining_api.sweep.spec import Parameter, SweepSpec
 
 
 def lines(name: str, spec: SweepSpec) -> list[str]:
-    """Return the size of the search of a valid sweep and its cost in epochs as text, from its spec alone.
+    """Return the size of the search of a valid sweep and its cost in epochs as text, from its spec.
 
     It is the most that the sweep can take: it ends earlier at its target or its time limit.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Ended trials in the live table, the best ones: it must fit a terminal.
 MOST_ROWS = 10
 MOST_ROWS_OF_CELL = 15
-# The table of a cell is long: it is drawn again at once when a trial changes, and for progress alone less often.
+# The table of a cell is long: a changed trial draws it again at once, progress less often.
 REDRAW_SECONDS = 1.0
 
 

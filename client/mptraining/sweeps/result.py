@@ -181,7 +181,7 @@ def submit_sweep(
 def _checked(
     job: str | os.PathLike[str] | TrainingJob | Mapping[str, Any], search: Mapping[str, Any], *, here: bool
 ) -> tuple[Path, CheckedSweep]:
-    """Return the sweep that a call describes, checked, and its file, of which the folder alone may exist."""
+    """Return the sweep that a call describes, checked, and its file; only the folder of it must exist."""
     settings = machine_settings(this_machine()) if here else lambda _: ClusterSettings()
     if isinstance(job, str | os.PathLike):
         _refuse(search, "a sweep's file")

@@ -88,7 +88,7 @@ def run_sweep(
         # Another driver may have ended between the first look and the lock.
         stored = opened.folder.read()
         status = continued(stored, opened.sweep, opened.folder)
-        # Not the uid of the file, which may be of a sweep on a cluster: run folders belong to one search.
+        # Run folders belong to one search; the file's uid may be that of a sweep on a cluster.
         uid = stored[0].metadata.uid if stored else str(uuid.uuid4())
         metadata = opened.sweep.metadata.model_copy(update={"uid": uid})
         sweep = opened.sweep.model_copy(update={"metadata": metadata})

@@ -46,7 +46,7 @@ class TrialDisplay:
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """How this machine runs a trial: the file in whose folder relative paths begin, and the trainer's command."""
+    """Settings of all trials: relative paths begin in the folder of `file`, `command` is the trainer's."""
 
     file: Path
     command: Sequence[str]

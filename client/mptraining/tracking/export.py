@@ -35,16 +35,16 @@ POLL_SECONDS = 2.0
 RETRY_SECONDS = 15.0
 # MLflow's oldest limit; W&B has none that matters here.
 _LONGEST_VALUE = 500
-# Not settings of the training: reasons, and what follows from other fields.
+# Reasons, and fields that follow from others, are no settings of the training.
 _NOT_PARAMETERS = ("version", "choices", "placement", "tracking", "output")
-# Of one call of `Server.log`: the most that one request to MLflow may have.
+# One call of `Server.log` has at most the values that one request to MLflow may have.
 MOST_VALUES = 1000
 Status = Literal["running", "succeeded", "failed", "stopped"]
 _STATUS: dict[str, Status] = {"Succeeded": "succeeded", "Failed": "failed", "Stopped": "stopped"}
 
 
 class State(Model):
-    """What a tracking server has of a run: its id there, its page, and the last step that it has."""
+    """The state of a run on a tracking server: its id there, its page, and the last step that arrived."""
 
     run_id: str
     url: str | None = None
@@ -221,7 +221,7 @@ def _store(folder: str, name: str, state: State) -> None:
 
 
 def _batches(scalars: Sequence[Scalar]) -> Iterator[Sequence[Scalar]]:
-    """Yield batches of at most MOST_VALUES values, and of whole steps as far as a step has no more."""
+    """Yield batches of at most MOST_VALUES values; a step is split only if it has more."""
     begin = 0
     while begin < len(scalars):
         most = end = min(begin + MOST_VALUES, len(scalars))
