@@ -173,7 +173,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
         summary.add(0, event)
     decided = verdict(end)
     assert decided.exit_code == outcomes.SUCCEEDED.exit_code
-    lines = final_text(summary, end, decided, command="mptj run job.yaml", folder=str(output)).output
+    lines = final_text(summary, end, decided, command="mptj run job.yaml", folder=str(output))[0]
     assert lines[0].startswith(f"Succeeded: {steps} steps")
 
     # The run folder, from which everything else is read.

@@ -95,14 +95,6 @@ def due_signal(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class FinalText:
-    """The final lines: `output` for standard output, `error` (one line) for standard error."""
-
-    output: tuple[str, ...]
-    error: str | None = None
-
-
 def final_text(
     summary: RunSummary,
     end: GangEnd,
@@ -111,14 +103,14 @@ def final_text(
     command: str,
     folder: str,
     named: Callable[[Place], str | Place] = lambda location: location,
-) -> FinalText:
-    """Return the final lines of a run.
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the final lines of a run for standard output, and the line for standard error, if there is one.
 
     `command` starts the same run again; `folder` is the run folder as the user may type it; `named` is the user's name
     of a field.
     """
     if verdict.exit_code == 0:
-        return FinalText(success_lines(summary.finished.get(0), folder, predicts=summary.predicts))
+        return success_lines(summary.finished.get(0), folder, predicts=summary.predicts), None
     where = f"`{command}` resumes from step {summary.saved}" if summary.saved else f"`{command}` starts again"
     if verdict.decided_by is None:
         killed = [worker for worker in end.ends if worker.code == -signal.SIGKILL and worker.signalled]
@@ -126,11 +118,11 @@ def final_text(
         # The next run resumes from the saved step, which may be before or after the last displayed one.
         by = " by you" if end.interrupted == signal.SIGINT else ""
         if not summary.started:
-            return FinalText((f"Stopped{by} before training. `{command}` starts again.",))
-        return FinalText((f"Stopped{by}{late}. {where}.",))
+            return (f"Stopped{by} before training. `{command}` starts again.",), None
+        return (f"Stopped{by}{late}. {where}.",), None
     outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1, named=named)
     never = outcome.budget is Budget.NEVER_RETRY
-    return FinalText((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
+    return (), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}.")
 
 
 def _cause(

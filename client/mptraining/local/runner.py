@@ -345,11 +345,11 @@ class LocalRunner:
             workers = [replace(worker, environment={**worker.environment, **stop_file}) for worker in workers]
             end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=self.timeouts, signals=self.signals)
         decided = verdict(with_missing_reports(end, summary.finished))
-        final = final_text(summary, end, decided, command=again, folder=folder, named=self.named)
-        for text in final.output:
+        output, error = final_text(summary, end, decided, command=again, folder=folder, named=self.named)
+        for text in output:
             display.say(text)
-        if final.error is not None:
-            self.error(final.error)
+        if error is not None:
+            self.error(error)
         return decided.exit_code
 
     def _workers(
