@@ -207,10 +207,10 @@ def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> int:
     Returns 130 after Ctrl-C, which does not stop the sweep; raises StillRunning after `timeout` seconds.
     """
     from mptraining.sweeps import view
-    from mptraining.sweeps.display import PlainLines
+    from mptraining.sweeps.display import SweepDisplay
 
     try:
-        last = sweep.follow(PlainLines(), timeout=timeout)
+        last = sweep.follow(SweepDisplay(), timeout=timeout)
     except KeyboardInterrupt:
         again, cancel = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "cancel"))
         note(f"Detached; the sweep continues. {again}   Cancel it: {cancel}")

@@ -20,7 +20,7 @@ from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 
 if TYPE_CHECKING:
-    from mptraining.sweeps.driver import SweepDisplay
+    from mptraining.sweeps.display import SweepDisplay
     from mptraining.sweeps.result import Sweep
 
 # The end of a timeout is looked at between two watches, and a server that does not answer is asked again after a pause.

@@ -11,11 +11,11 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mptraining.display.text import counted
 from mptraining.local.processes import Signals
 from mptraining.local.runner import RUN_FOLDER, VISIBLE_GPUS
+from mptraining.sweeps.display import SweepDisplay
 from mptraining.sweeps.folder import JobEnd, JobRecord, SweepFolder
 from mptraining.sweeps.trial_runs import Interrupted, TrialRun, TrialSettings
 from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
@@ -26,28 +26,13 @@ from mptraining_api.sweep.actions import CreateJob, DeleteJob, TrialJob
 from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.search_space import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
-from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
+from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus
 from mptraining_api.sweep.trial_transitions import reopened
 
 # How often the display gets the progress of the trials.
 TICK_SECONDS = 0.25
 MACHINE_FAULT = 75
 _OF_THE_END = ("Finished", "Complete", "Failed", "Stalled")
-
-
-class SweepDisplay(Protocol):
-    """The display of a sweep that runs here."""
-
-    def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
-        """Show the sweep; `running` has the last progress of each trial that runs, by its number."""
-
-    def ended(self, view: SweepView, trial: Trial) -> None:
-        """Show a trial that has just ended."""
-
-    def say(self, text: str) -> None:
-        """Show a permanent line."""
-
-    def close(self) -> None: ...
 
 
 def continued(

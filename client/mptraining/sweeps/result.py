@@ -38,7 +38,7 @@ from mptraining_api.sweep.trial_job import output_uri
 
 if TYPE_CHECKING:
     from mptraining.runs import Run
-    from mptraining.sweeps.driver import SweepDisplay
+    from mptraining.sweeps.display import SweepDisplay
 
 _WHERE = "mptraining.sweep"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from mptraining.job_file.paths import absolute_path, typed_path
 from mptraining.local.runner import TRAINER, machine_settings, require_tensorflow, this_machine, visible_gpus
 from mptraining.sweeps.best_job import SWEEP_FILE
-from mptraining.sweeps.display import sweep_display_here
-from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
+from mptraining.sweeps.display import SweepDisplay, sweep_display_here
+from mptraining.sweeps.driver import Driver, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.trial_runs import TrialSettings
