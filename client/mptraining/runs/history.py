@@ -35,10 +35,6 @@ class Point:
     gauges: Mapping[str, float] = field(default_factory=dict)
     time: float = 0.0
 
-    def value(self, name: str) -> float | None:
-        """Return the metric or gauge of that name; None if this point has none."""
-        return self.metrics.get(name, self.gauges.get(name))
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class History:
@@ -119,17 +115,10 @@ class History:
 
     def __getitem__(self, name: str) -> list[float]:
         """Return the last recorded value of each epoch that has one. Raises KeyError."""
-        values = self.per_epoch(name)
-        if not values:
-            known = ", ".join(self.keys()) or "nothing"
-            raise KeyError(f"{name!r} was not recorded. {nearest(name, self.keys())} Recorded: {known}")
-        return values
-
-    def per_epoch(self, name: str) -> list[float]:
-        """Return the last recorded value of each epoch that has one; empty if none has."""
         series = self.curves.values.get(self._key(name))
         if series is None:
-            return []
+            known = ", ".join(self.keys()) or "nothing"
+            raise KeyError(f"{name!r} was not recorded. {nearest(name, self.keys())} Recorded: {known}")
         return list(dict(zip(self.curves.epoch[series.at].tolist(), series.values.tolist(), strict=True)).values())
 
     def __contains__(self, name: object) -> bool:

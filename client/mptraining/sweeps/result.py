@@ -24,7 +24,7 @@ from mptraining.sweeps import best_job
 from mptraining.sweeps.cluster import ClusterSweep, create_sweep
 from mptraining.sweeps.display import sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
-from mptraining.sweeps.start import open_checked, run_sweep
+from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.view import SweepView, lines, one_line, short_names
 from mptraining.training_job import TrainingJob, job_document
@@ -147,7 +147,7 @@ def sweep(
     search = {"parameters": parameters, "objective": objective, "direction": direction, "seed": seed, "trials": trials}
     search |= {"stop": stop, "name": name, "algorithm": algorithm}
     path, checked = _checked(job, search, here=True)
-    opened = open_checked(path, checked, parallel=parallel, output=output)
+    opened = open_sweep(path, checked, parallel=parallel, output=output)
     code, view = run_sweep(opened, display=display, **options)
     if code == 75:
         raise InvalidProgram(view.name, "stopped by a fault of this machine", next_step="The same call continues it.")

@@ -44,18 +44,16 @@ class LocalSweep:
         return typed_path(str(self.folder.path), Path.cwd())
 
 
-def open_sweep(path: Path, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
+def open_sweep(
+    path: Path, checked: CheckedSweep | None = None, *, parallel: int = 1, output: str | None = None
+) -> LocalSweep:
     """Return the sweep in the file at `path` as it runs on this machine.
 
-    The folder is `output`, else the job's output.uri, else runs/NAME; beside a bucket it is runs/NAME. Raises
-    InvalidJobFile with every mistake, ResumeRefused if the folder belongs to another sweep.
+    `checked` is a sweep that is in no file; its relative paths begin in the folder of `path`. The folder is `output`,
+    else the job's output.uri, else runs/NAME; it is runs/NAME if the output is a bucket. Raises InvalidJobFile with
+    every mistake, ResumeRefused if the folder belongs to another sweep.
     """
-    checked = check_sweep_file(path, here=True, settings=machine_settings(this_machine()))
-    return open_checked(path, checked, parallel=parallel, output=output)
-
-
-def open_checked(path: Path, checked: CheckedSweep, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
-    """Return a checked sweep like `open_sweep`; its relative paths begin in the folder of `path`."""
+    checked = checked or check_sweep_file(path, here=True, settings=machine_settings(this_machine()))
     sweep, here = checked.sweep, Path.cwd()
     written = sweep.spec.job.get("output") or {}
     default = str(here / "runs" / sweep.metadata.name)
