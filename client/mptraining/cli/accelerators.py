@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from mptraining.cli import options
-from mptraining.cli.output import columns, print_document
+from mptraining.cli.output import print_document, print_table
 
 _HEADINGS = ("NAME", "ALSO", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER WORKER", "NODE LABELS", "WHAT")
 
@@ -25,8 +23,7 @@ def accelerators(form: str | None) -> None:
         print_document(rows(), form)
         return
     shown = [tuple(_cell(value) for name, value in row.items() if name != "slices") for row in rows()]
-    for line in columns([_HEADINGS, *shown]):
-        click.echo(line)
+    print_table([_HEADINGS, *shown])
 
 
 def rows() -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import click
 from cloup import argument, option
 
 from mptraining.cli import options
-from mptraining.cli.output import columns, for_each, note, print_objects
+from mptraining.cli.output import for_each, note, print_objects, print_table
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
@@ -56,8 +56,7 @@ def _print_table(table: Sequence[Sequence[str]], documents: Sequence[Mapping[str
     if everywhere:
         namespaces = ["NAMESPACE", *(str(document["metadata"].get("namespace")) for document in documents)]
         table = [(namespace, *row) for namespace, row in zip(namespaces, table, strict=True)]
-    for text in columns(table):
-        click.echo(text)
+    print_table(table)
 
 
 def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str) -> list[list[str]]:

@@ -61,10 +61,12 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def columns(table: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows as lines, each column as wide as its longest cell."""
-    wide = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in table]
+def print_table(table: Iterable[Sequence[str]], indent: str = "") -> None:
+    """Print rows as lines, each column as wide as its longest cell."""
+    rows = list(table)
+    wide = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo(indent + "   ".join(map(str.ljust, row, wide)).rstrip())
 
 
 def print_objects(documents: Sequence[Mapping[str, Any]], form: str, *, many: bool = False) -> None:

@@ -9,7 +9,7 @@ import click
 from cloup import option
 
 from mptraining.cli import options
-from mptraining.cli.output import columns, print_document
+from mptraining.cli.output import print_document, print_table
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def runtimes(filename: str | None, form: str | None, cluster: Cluster) -> None:
     elif not known.runtimes:
         click.echo("no runtimes")
     else:
-        for line in columns([_HEADINGS, *rows(known)]):
-            click.echo(line)
+        print_table([_HEADINGS, *rows(known)])
 
 
 def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:

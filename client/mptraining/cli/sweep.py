@@ -10,7 +10,7 @@ import click
 from cloup import argument, option
 
 from mptraining.cli import options
-from mptraining.cli.output import columns, note, print_document
+from mptraining.cli.output import note, print_document, print_table
 from mptraining.cli.shell import completion
 from mptraining.cli.shell.verbs import Commands
 from mptraining_api.problems import InvalidSpec
@@ -84,14 +84,12 @@ def compare(name: str, most: int, form: str | None, cluster: Cluster) -> None:
         print_document({"name": sweep.name, "trials": trials, "importance": shares}, form)
         return
     click.echo(view.one_line(sweep))
-    for text in columns([view.heads(sweep), *(view.row(sweep, trial) for trial in ranked[:most])]):
-        click.echo(text)
+    print_table([view.heads(sweep), *(view.row(sweep, trial) for trial in ranked[:most])])
     if len(ranked) > most:
         click.echo(f"and {len(ranked) - most} more: --most {len(ranked)}")
     if shares:
         click.echo("importance (how much a parameter decides whether a trial is among the best):")
-        for text in columns([(path, f"{100 * share:.0f}%") for path, share in shares.items()]):
-            click.echo(f"  {text}")
+        print_table([(path, f"{100 * share:.0f}%") for path, share in shares.items()], indent="  ")
     else:
         click.echo(f"importance: unknown with fewer than {FEWEST} trials that trained to their end")
 
