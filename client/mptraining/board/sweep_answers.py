@@ -155,7 +155,9 @@ def _absolute(folder: str) -> str:
 def _trial(view: SweepView, trial: Trial, ids: Mapping[str, str]) -> dict[str, Any]:
     run = ids.get(_absolute(output_uri(view.sweep, trial.number) or ""))
     begin, end = (parse_time(time) if time else None for time in (trial.start_time, trial.completion_time))
-    values: dict[str, Any] = {path: _plain(value) for path, value in trial.parameters.items()}
+    values: dict[str, Any] = {
+        path: value if _is_number(value) else value_text(value) for path, value in trial.parameters.items()
+    }
     if trial.objective is not None:
         values[_OBJECTIVE] = trial.objective
     if begin is not None and end is not None:
@@ -175,11 +177,8 @@ def _trial(view: SweepView, trial: Trial, ids: Mapping[str, str]) -> dict[str, A
 
 def _kind(view: SweepView, path: str) -> str:
     values = [trial.parameters[path] for trial in view.trials if path in trial.parameters]
-    return (
-        "number" if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values) else "text"
-    )
+    return "number" if all(map(_is_number, values)) else "text"
 
 
-def _plain(value: object) -> object:
-    """Return a value that the page can draw: a number or a text."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

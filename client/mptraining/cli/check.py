@@ -58,7 +58,8 @@ def check(
         except Problem as problem:
             refused.append((file, problem))
             if form:
-                _print(mistakes_document(file, problem), form)
+                mistakes = [mistake.to_document() for mistake in mistakes_of(file, problem)]
+                _print({"file": file, "mistakes": mistakes}, form)
             else:
                 note("\n".join(mistake_lines(file, problem)))
     if refused and not form:
@@ -227,10 +228,6 @@ def mistake_lines(file: str, problem: Problem) -> list[str]:
     """Return one line for each mistake, with its file and line."""
     mistakes = mistakes_of(file, problem)
     return [str(mistake.problem if mistake.problem.where == file else mistake) for mistake in mistakes]
-
-
-def mistakes_document(file: str, problem: Problem) -> dict[str, Any]:
-    return {"file": file, "mistakes": [mistake.to_document() for mistake in mistakes_of(file, problem)]}
 
 
 def count_text(refused: Sequence[tuple[str, Problem]], files: int) -> str:
