@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job, attach, list_jobs
-    from mptraining.cluster.submit import submit
+    from mptraining.cluster.submission import submit
     from mptraining.comparison import Comparison, compare
-    from mptraining.local.job import LocalJob
-    from mptraining.local.run import LocalRunner, run_local
+    from mptraining.local.local_job import LocalJob
+    from mptraining.local.runner import LocalRunner, run_local
     from mptraining.packaging.function_result import FunctionFailed
     from mptraining.runs import History, Run, load_run
     from mptraining.sweeps.cluster import ClusterSweep, attach_sweep
@@ -112,15 +112,15 @@ _MODULE_OF = {
     "History": "mptraining.runs",
     "Run": "mptraining.runs",
     "load_run": "mptraining.runs",
-    "LocalJob": "mptraining.local.job",
-    "LocalRunner": "mptraining.local.run",
-    "run_local": "mptraining.local.run",
+    "LocalJob": "mptraining.local.local_job",
+    "LocalRunner": "mptraining.local.runner",
+    "run_local": "mptraining.local.runner",
     "FunctionFailed": "mptraining.packaging.function_result",
     "Job": "mptraining.cluster.job",
     "attach": "mptraining.cluster.job",
     "list_jobs": "mptraining.cluster.job",
     "Cluster": "mptraining.cluster.connection",
-    "submit": "mptraining.cluster.submit",
+    "submit": "mptraining.cluster.submission",
     "ClusterSweep": "mptraining.sweeps.cluster",
     "attach_sweep": "mptraining.sweeps.cluster",
     "Sweep": "mptraining.sweeps.result",

@@ -34,8 +34,8 @@ def _use_keras_2(text: str) -> None:
     code = detect_in_source(text)
     if code.needs_legacy and importlib.util.find_spec("tf_keras") is not None:
         os.environ[_LEGACY] = "1"
-        found, why = code.keras_2[0].code, code.keras_2[0].why
-        print(f"note: tf.keras is tf_keras here ({_LEGACY}=1): the program is written for Keras 2: {found} ({why})")
+        sign, why = code.keras_2[0].code, code.keras_2[0].why
+        print(f"note: tf.keras is tf_keras here ({_LEGACY}=1): the program is written for Keras 2: {sign} ({why})")
 
 
 def _running_notebook() -> str:
@@ -66,7 +66,7 @@ if "IPython" in sys.modules and not tensorflow_cloud.remote():
 
 def run_here() -> None:
     """Make `tfc.run` train in processes of this machine, unless a call has `backend` or `cluster`."""
-    from mptraining.tensorflow_cloud_compat.run import BACKEND
+    from mptraining.tensorflow_cloud_compat.launch import BACKEND
 
     os.environ[BACKEND] = "local"
 
@@ -90,7 +90,7 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    _given = [each for each in sys.argv[1:] if each != "--here"]
+    _given = [word for word in sys.argv[1:] if word != "--here"]
     if not _given:
         sys.exit(_USAGE)
     if not _given[0].endswith(".py") or not Path(_given[0]).is_file():

@@ -45,7 +45,6 @@ def prediction_document(
 
 
 def document(name: str, *, output: str, workers: int | None = None, **sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of a job with these sections and this run folder."""
     spec = {**sections, "output": {"uri": output}, **({"workers": workers} if workers is not None else {})}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 

@@ -24,10 +24,10 @@ def log_lines(folder: str, *, attempt: int | None = None, worker: int | None = N
 
     Raises InvalidData if the run folder has no such output.
     """
-    found = _select(_parts(folder), attempt=attempt, worker=worker)
-    if not found:
+    parts = _select(_parts(folder), attempt=attempt, worker=worker)
+    if not parts:
         raise _nothing(folder, attempt, worker)
-    for name, stored in found:
+    for name, stored in parts:
         yield from _shown(name, storage.read(stored.uri))
 
 
@@ -45,8 +45,8 @@ def follow_lines(
     read: dict[str, int] = {}
     over = False
     while True:
-        found = _select(_parts(folder), attempt=attempt, worker=worker)
-        for name, stored in found:
+        parts = _select(_parts(folder), attempt=attempt, worker=worker)
+        for name, stored in parts:
             begin = read.get(stored.uri, 0)
             if stored.size > begin:
                 content = storage.read_range(stored.uri, begin, stored.size - begin)
@@ -56,7 +56,7 @@ def follow_lines(
         if over:
             return
         # The lines of the end are written after the event: they are read once more.
-        over = bool(found) and _is_finished(folder, found[-1][0])
+        over = bool(parts) and _is_finished(folder, parts[-1][0])
         wait(FOLLOW_SECONDS)
 
 

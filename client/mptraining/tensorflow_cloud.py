@@ -26,7 +26,7 @@ from mptraining_api.tensorflow_cloud.machine_configs import (
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
-    from mptraining.tensorflow_cloud_compat.run import TfcJob
+    from mptraining.tensorflow_cloud_compat.launch import TfcJob
 
 __all__ = [
     "COMMON_MACHINE_CONFIGS",
@@ -95,7 +95,7 @@ def run(
     if kwargs:
         raise TypeError(f"Unknown keyword arguments: {kwargs.keys()}")
     from mptraining.tensorflow_cloud_compat.arguments import check_arguments
-    from mptraining.tensorflow_cloud_compat.run import Target, launch, ship
+    from mptraining.tensorflow_cloud_compat.launch import Target, launch, ship
 
     arguments = check_arguments(
         entry_point=entry_point,

@@ -117,9 +117,9 @@ class Conversion:
     left_out: dict[FieldPath, str] = field(default_factory=dict)
     refused: list[InvalidSpec] = field(default_factory=list)
 
-    def refuse(self, path: FieldPath, found: str, *, expected: str = "", next_step: str = "") -> None:
+    def refuse(self, path: FieldPath, explanation: str, *, expected: str = "", next_step: str = "") -> None:
         step = f"{next_step} Or leave it out: --without {field_text(path)}.".strip()
-        self.refused.append(InvalidSpec(field_text(path), found, expected=expected, next_step=step))
+        self.refused.append(InvalidSpec(field_text(path), explanation, expected=expected, next_step=step))
 
     def section(self, kind: str, content: Any, path: FieldPath) -> dict[str, Any]:
         """Apply the table to the fields of a section and of those in it; return the fields that code converts.
@@ -154,10 +154,10 @@ class Conversion:
         nested: dict[str, Any] = {"metadata": {}, "spec": {}}
         for target, value in self.fields.items():
             *parents, last = target.split(".")
-            place = nested
+            section = nested
             for part in parents:
-                place = place.setdefault(part, {})
-            place[last] = value
+                section = section.setdefault(part, {})
+            section[last] = value
         spec = {name: nested["spec"][name] for name in _ORDER if name in nested["spec"]}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": nested["metadata"], "spec": spec}
 
@@ -295,8 +295,8 @@ def _set_accelerator(job: Conversion, resources: Any, selector: Any, where: Fiel
         labelled = accelerator_of(labels) or canonical_type(str(labels.get("accelerator", "")))
         name = job.choices.accelerator or labelled or None
         if name is None:
-            found = "requests accelerators, and no nodeSelector names their type"
-            job.refuse(where, found, next_step="Name it: --accelerator t4 (`mptj accelerators` lists them).")
+            explanation = "requests accelerators, and no nodeSelector names their type"
+            job.refuse(where, explanation, next_step="Name it: --accelerator t4 (`mptj accelerators` lists them).")
         accelerator = {"type": name, "countPerWorker": count}
         kinds = [kind for platform in platforms().values() for kind in platform.nodes]
         replaced = {"accelerator"} | {row["label"] for kind in kinds for row in kind.accelerators.values()}
@@ -325,10 +325,10 @@ def _set_program(job: Conversion, container: Any, path: FieldPath) -> None:
     words = [re.sub(r"\$\((\w+)\)", lambda name: known.get(name[1], name[0]), word) for word in words]
     line, script = _python_line(words), job.choices.script
     if script is None and (line is None or any("$(" in word for word in line)):
-        found = f"{shlex.join(words)!r} is not one Python file and its arguments" if words else "no command"
+        explanation = f"{shlex.join(words)!r} is not one Python file and its arguments" if words else "no command"
         where = (*path, "command" if command else "args" if arguments else "image")
         step = "Name the Python file that trains: --script train.py."
-        return job.refuse(where, found, expected="a Python file", next_step=step)
+        return job.refuse(where, explanation, expected="a Python file", next_step=step)
     file, *rest = line or ("", *([] if command else words))
     if script is None and file.startswith("/"):
         script = PurePosixPath(file).name

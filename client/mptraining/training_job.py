@@ -64,13 +64,13 @@ class PythonArguments(Model):
                 inspect.Parameter(
                     name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if each.is_required() else each.default,
-                    annotation=each.annotation,
+                    default=inspect.Parameter.empty if field.is_required() else field.default,
+                    annotation=field.annotation,
                 )
-                for name, each in required_first
+                for name, field in required_first
             ]
         )
-        lines = [f"    {name}: {each.description}" for name, each in cls.model_fields.items() if each.description]
+        lines = [f"    {name}: {field.description}" for name, field in cls.model_fields.items() if field.description]
         cls.__doc__ = "\n".join([_summary(cls), *(["", "Arguments:", *lines] if lines else [])])
 
     def __repr_args__(self) -> Any:
@@ -79,8 +79,8 @@ class PythonArguments(Model):
 
 def _summary(kind: type) -> str:
     """Return the docstring of the class, else that of the class of the resource which it extends."""
-    own = kind.__dict__.get("__doc__") or kind.__mro__[2].__doc__ or ""
-    return inspect.cleandoc(own)
+    docstring = kind.__dict__.get("__doc__") or kind.__mro__[2].__doc__ or ""
+    return inspect.cleandoc(docstring)
 
 
 def sections(annotation: Any) -> Iterator[type[Model]]:
@@ -132,10 +132,10 @@ def arguments_named(job: TrainingJob | Mapping[str, object]) -> Iterator[None]:
         raise (problem.renamed(_argument) if isinstance(job, TrainingJob) else problem) from None
 
 
-def _argument(place: Place) -> str | Place:
-    if not isinstance(place, FieldPlace):
-        return place
-    return _python_name(place.path.removeprefix("spec.").removeprefix("metadata."))
+def _argument(location: Place) -> str | Place:
+    if not isinstance(location, FieldPlace):
+        return location
+    return _python_name(location.path.removeprefix("spec.").removeprefix("metadata."))
 
 
 def _problem(kind: str, error: ValidationError) -> InvalidSpec:

@@ -15,8 +15,8 @@ from hack import crd
 from hack.docs import reference
 from mptraining import tensorflow_cloud
 from mptraining.cli.accelerators import rows
-from mptraining.cli.init import schema_text
 from mptraining.cli.main import app
+from mptraining.job_file.editor_schema import schema_text
 from mptraining.training_job import PythonArguments
 
 ROOT = Path(__file__).resolve().parents[2]

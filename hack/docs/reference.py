@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from mptraining.cli.init import schema_text
+from mptraining.job_file.editor_schema import schema_text
 from mptraining_api import events as api_events
 from mptraining_api.spec import API_VERSION
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mptraining.board import access, serve
-from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
 
 TOKEN = "the-right-token"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.display import SweepDisplay
 from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.view import SweepView
 from mptraining_api.sweep.spec import MPTrainingSweep
@@ -65,7 +65,7 @@ def succeed():
 
 def run(path: Path, command: tuple[str, str], **options: Any) -> tuple[int, SweepView]:
     """Run or continue the sweep in the working directory; return the exit code and what it shows."""
-    return run_sweep(open_sweep(path, **options), command=command, display=PlainLines())
+    return run_sweep(open_sweep(path, **options), command=command, display=SweepDisplay())
 
 
 @pytest.fixture

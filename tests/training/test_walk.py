@@ -124,7 +124,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
     from mptraining.job_file.paths import with_absolute_paths
     from mptraining.local.outcome import Timeouts, final_text, verdict
     from mptraining.local.processes import Worker, run_gang
-    from mptraining.local.run import worker_environment
+    from mptraining.local.runner import worker_environment
     from mptraining_api import events, outcomes, run_folder
     from mptraining_api.launch import launch
     from mptraining_api.resolve.resolve import ClusterSettings, resolve
@@ -134,7 +134,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
     output = tmp_path / "run"
     written = parsed_job(YAML.replace("DATA", data.name).replace("OUTPUT", str(output)))
     job = resolve(
-        with_absolute_paths(written, folder=data.parent, output=str(output)), ClusterSettings(cpu_fallback=True)
+        with_absolute_paths(written, folder=data.parent, default_output=str(output)), ClusterSettings(cpu_fallback=True)
     )
     assert (job.strategy, job.replicas, job.precision.policy) == ("Mirrored", 2, "float32")
     assert job.global_batch_size == resolve(written, ClusterSettings()).global_batch_size
@@ -173,7 +173,7 @@ def test_from_yaml_to_the_exit_code_of_a_local_run(data: Path, tmp_path: Path) -
         summary.add(0, event)
     decided = verdict(end)
     assert decided.exit_code == outcomes.SUCCEEDED.exit_code
-    lines = final_text(summary, end, decided, command="mptj run job.yaml", folder=str(output)).output
+    lines = final_text(summary, end, decided, command="mptj run job.yaml", folder=str(output))[0]
     assert lines[0].startswith(f"Succeeded: {steps} steps")
 
     # The run folder, from which everything else is read.

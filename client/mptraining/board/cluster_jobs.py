@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mptraining.board.rows import STATES
 from mptraining.board.sources import NO_RUNS, Source, changed_keys, folder_source
 from mptraining.board.sweep_answers import cluster_sweep
 from mptraining.cluster.api import ApiServer
@@ -19,9 +20,8 @@ from mptraining.cluster.job import Job
 from mptraining.cluster.job_events import ClusterEvent, job_events
 from mptraining.cluster.job_view import JobView, advice, no_operator_text, reason_text, view
 from mptraining.cluster.logs import chief_events
-from mptraining.cluster.submit import waiting_job_warning
+from mptraining.cluster.submission import waiting_job_warning
 from mptraining.cluster.watch import ClusterWatch
-from mptraining.comparison.rows import STATES
 from mptraining.runs.facts import JobFacts
 from mptraining.runs.files import MemoryFiles
 from mptraining.runs.reader import RunReader, run_id
@@ -53,9 +53,9 @@ class ClusterJobs(Source):
         flags: Sequence[str] = (),
         read_logs: bool = False,
     ) -> None:
-        """With `read_logs`, the curves of a job without a reachable run folder come from the logs of its pods."""
-        place = "all namespaces" if everywhere else f"namespace {server.namespace}"
-        super().__init__(f"{', '.join(names) if names else 'jobs'} in {place} of {server.name}")
+        """`read_logs` reads the curves of a job without a reachable run folder from the logs of its pods."""
+        scope = "all namespaces" if everywhere else f"namespace {server.namespace}"
+        super().__init__(f"{', '.join(names) if names else 'jobs'} in {scope} of {server.name}")
         self._server = server
         self._clock = clock
         self._names = tuple(names)
@@ -65,12 +65,12 @@ class ClusterJobs(Source):
         self._sweep_watch = ClusterWatch(server, SWEEPS, clock=clock, everywhere=everywhere, optional=True)
         self._watches = [self._job_watch] if names else [self._job_watch, self._sweep_watch]
         self._following = False
-        # By uid: the version of a job and what its row shows; job.json, which never changes.
+        # The version of a job and the facts in its row, by uid; and its job.json, which never changes.
         self._known: dict[str, tuple[str, JobFacts]] = {}
         self._resolved: dict[str, Mapping[str, Any]] = {}
         self._jobs: dict[str, JobFacts] = {}
         self._folders: dict[str, Source] = {}
-        # By run folder and start of its job: when it is listed again; never after the job's end.
+        # The time of the next listing, by run folder and start of its job; a job that has ended has none.
         self._next: dict[tuple[str | None, float], float] = {}
         self._from_logs: dict[str, RunReader] = {}
 
@@ -140,9 +140,9 @@ class ClusterJobs(Source):
         # If several jobs share a run folder, the newest has its row.
         created = [str(item["metadata"].get("creationTimestamp")) for item in documents]
         for _, job in sorted(zip(created, facts, strict=True), key=lambda pair: pair[0]):
-            key = run_id(job.folder or _place(job))
+            key = run_id(job.folder or _full_name(job))
             if key in rows:
-                rows[run_id(_place(rows[key]))] = rows[key]
+                rows[run_id(_full_name(rows[key]))] = rows[key]
             rows[key] = job
         return rows
 
@@ -183,7 +183,7 @@ class ClusterJobs(Source):
             except ClusterProblem as problem:
                 problems.append(str(problem))
             else:
-                self._sweeps[sweep.id] = sweep
+                self._sweeps[sweep.sweep_id] = sweep
         return changed_keys(before, self._sweeps)
 
     def _refresh_folders(self) -> set[str]:
@@ -226,7 +226,7 @@ class ClusterJobs(Source):
             content[name] = "".join(event.to_json() + "\n" for event in events).encode()
         if job.resolved:
             content[run_folder.JOB] = msgspec.json.encode(job.resolved)
-        reader = RunReader(MemoryFiles(job.folder or _place(job), content), job.name)
+        reader = RunReader(MemoryFiles(job.folder or _full_name(job), content), job.name)
         reader.refresh()
         return reader
 
@@ -301,7 +301,7 @@ def _name(document: Raw) -> str:
     return str(document["metadata"]["name"])
 
 
-def _place(job: JobFacts) -> str:
+def _full_name(job: JobFacts) -> str:
     return f"{job.namespace}/{job.name}"
 
 

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import flattened, rows
+from mptraining.board import rows
+from mptraining.comparison.quantities import flattened
 from mptraining.runs.columns import Curves
 from mptraining.runs.event_files import RunEvents
-from mptraining.runs.facts import Document, JobFacts, LaunchFacts, RunFacts
+from mptraining.runs.facts import Document, LaunchFacts, RunFacts
 from mptraining.runs.files import File
 from mptraining.runs.reader import RunReader
 from mptraining.runs.series import sections
@@ -119,15 +120,14 @@ def logs(listed: Mapping[str, File]) -> list[dict[str, Any]]:
 
 def commands(facts: RunFacts) -> list[dict[str, str]]:
     """Return commands of `mptj` to copy."""
-    written = _job_commands(facts.job) if facts.job is not None else {}
+    written = {}
+    if (job := facts.job) is not None:
+        namespace = [] if "--namespace" in job.flags else ["--namespace", job.namespace]
+        name, ended = shlex.join([job.name, *job.flags, *namespace]), job.phase in ("Succeeded", "Failed")
+        written["Status, with the reason and the next step"] = f"mptj status {name}"
+        written["Logs of the workers"] = f"mptj logs {'' if ended else '-f '}{name}"
+        if not ended:
+            written["Wait for the end"] = f"mptj wait {name}"
     if facts.folder is not None:
         written["Compare with another run"] = f"mptj compare {shlex.quote(facts.folder)} OTHER"
     return [{"title": title, "command": command} for title, command in written.items()]
-
-
-def _job_commands(job: JobFacts) -> dict[str, str]:
-    name = shlex.join([job.name, *job.flags, *([] if "--namespace" in job.flags else ["--namespace", job.namespace])])
-    ended = job.phase in ("Succeeded", "Failed")
-    found = {"Status, with the reason and the next step": f"mptj status {name}"}
-    found["Logs of the workers"] = f"mptj logs {'' if ended else '-f '}{name}"
-    return found if ended else found | {"Wait for the end": f"mptj wait {name}"}

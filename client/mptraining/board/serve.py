@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 
 from mptraining.board import access
-from mptraining.board.board import Board
 from mptraining.board.server import application
+from mptraining.board.state import Board
 from mptraining_api.problems import InvalidSpec
 
 # 8888 is Jupyter's, 6006 TensorBoard's.

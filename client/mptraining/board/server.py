@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mptraining.board import access
-from mptraining.board.board import Board
+from mptraining.board.state import Board
 from mptraining.runs import series
 from mptraining.runs.columns import Curves
 from mptraining_api import run_folder
@@ -45,7 +45,6 @@ class JSONResponse(Response):
 
 
 def page() -> str:
-    """Return the page's HTML."""
     return _template("board.html", version=_version())
 
 
@@ -169,10 +168,10 @@ class _Answers:
 
         async def route(request: Request) -> Response:
             await run_in_threadpool(self._board.wait_until_read)
-            found = await self._compute(answer, *request.path_params.values())
-            if found is None:
+            content = await self._compute(answer, *request.path_params.values())
+            if content is None:
                 raise HTTPException(404, f"{request.url.path}: the board has no such run, job or sweep")
-            return JSONResponse(found)
+            return JSONResponse(content)
 
         return route
 
@@ -233,7 +232,7 @@ class _Answers:
                 yield b"event: bye\ndata: {}\n\n"
                 return
             if self._board.version > version:
-                # Without a changed run, the problem of a source has changed.
+                # If no run has changed, the problem of a source has.
                 version, changed = self._board.changes_since(version)
                 data = msgspec.json.encode({"changed": changed, "version": version})
                 yield b"event: runs\ndata: " + data + b"\n\n"

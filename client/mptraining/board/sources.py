@@ -50,7 +50,6 @@ class Source:
         return self._runs
 
     def sweeps(self) -> Mapping[str, ShownSweep]:
-        """Return the sweeps by identifier."""
         return self._sweeps
 
     def jobs(self) -> Mapping[str, JobFacts]:
@@ -84,27 +83,27 @@ class LocalRuns(Source):
             except Problem as problem:
                 problems.append(str(problem))
                 continue
-            self._sweeps[sweep.id] = sweep
+            self._sweeps[sweep.sweep_id] = sweep
         changed |= changed_keys(before, self._sweeps)
         for reader, files in list(self._files.values()):
             # A run that has ended changes only by a new attempt, or by a new result.
             touched = None if reader.result is None else files.touched()
-            if touched is not None and self._touched.get(reader.id) == touched:
+            if touched is not None and self._touched.get(reader.run_id) == touched:
                 continue
             try:
                 if reader.refresh():
-                    changed.add(reader.id)
+                    changed.add(reader.run_id)
             except Problem as problem:
                 problems.append(str(problem))
                 continue
             if touched is not None:
-                self._touched[reader.id] = touched
+                self._touched[reader.run_id] = touched
         if problems:
             self.problem = problems[0]
         return changed
 
     def _find(self) -> set[str]:
-        found: dict[str, RunReader] = {}
+        readers: dict[str, RunReader] = {}
         known = {reader.folder: reader for reader in self._runs.values()}
         self.problem = None
         sweeps: list[str] = []
@@ -114,18 +113,18 @@ class LocalRuns(Source):
                 if reader is None:
                     files = LocalFiles(folder)
                     reader = RunReader(files, _name(self._top, folder))
-                    self._files[reader.id] = (reader, files)
-                found[reader.id] = reader
+                    self._files[reader.run_id] = (reader, files)
+                readers[reader.run_id] = reader
         except InvalidData as problem:
             self.problem = str(problem)
-        if not found and self.problem is None:
+        if not readers and self.problem is None:
             self.problem = NO_RUNS if os.path.isdir(self._top) else "no such folder"  # noqa: PTH112
         self._sweep_folders = sweeps
-        gone = self._runs.keys() - found.keys()
+        gone = self._runs.keys() - readers.keys()
         for run_id in gone:
             del self._files[run_id]
             self._touched.pop(run_id, None)
-        self._runs = found
+        self._runs = readers
         return gone
 
 
@@ -141,21 +140,21 @@ class BucketRuns(Source):
         except Problem as problem:
             self.problem = str(problem)
             return changed
-        found: dict[str, RunReader] = {}
+        readers: dict[str, RunReader] = {}
         failed: str | None = None
         for folder, files in folders.items():
             reader = RunReader(BucketFiles(folder, files), _name(self.where.rstrip("/"), folder))
-            known = self._runs.get(reader.id, reader)
+            known = self._runs.get(reader.run_id, reader)
             known.files = reader.files
-            found[known.id] = known
+            readers[known.run_id] = known
             try:
                 if known.refresh():
-                    changed.add(known.id)
+                    changed.add(known.run_id)
             except Problem as problem:
                 failed = failed or str(problem)
-        changed |= self._runs.keys() - found.keys()
-        self._runs = found
-        self.problem = failed or (None if found else NO_RUNS)
+        changed |= self._runs.keys() - readers.keys()
+        self._runs = readers
+        self.problem = failed or (None if readers else NO_RUNS)
         return changed
 
 

@@ -29,7 +29,7 @@ class ShownSweep:
     `folder` is None for a sweep on a cluster, whose `namespace` is given instead. Thread-safe.
     """
 
-    id: str
+    sweep_id: str
     version: str
     view: SweepView
     folder: str | None
@@ -92,12 +92,11 @@ _OBJECTIVE = "objective"
 def row(shown: ShownSweep) -> dict[str, Any]:
     """Return a sweep as in the list of sweeps."""
     view = shown.view
-    found, phase = view.status.best, view.status.phase or SweepPhase.PENDING
-    best = None if found is None else {"number": found.number, "objective": found.objective, "values": found.parameters}
+    best, phase = view.status.best, view.status.phase or SweepPhase.PENDING
     ended = view.finished
     interrupted = ended is None and shown.folder is not None and not SweepFolder(Path(shown.folder)).is_driven()
     return {
-        "id": shown.id,
+        "id": shown.sweep_id,
         "name": view.name,
         "folder": shown.folder,
         "namespace": shown.namespace,
@@ -108,9 +107,9 @@ def row(shown: ShownSweep) -> dict[str, Any]:
         "algorithm": view.sweep.spec.algorithm.name,
         "max": view.most,
         "counts": counts(view),
-        "best": best,
+        "best": best and {"number": best.number, "objective": best.objective, "values": best.parameters},
         "seconds": view.seconds,
-        "commands": [{"title": title, "command": each} for title, each in zip(_TITLES, shown.commands, strict=True)],
+        "commands": [{"title": title, "command": line} for title, line in zip(_TITLES, shown.commands, strict=True)],
     }
 
 
@@ -134,7 +133,7 @@ def details(shown: ShownSweep, runs: Mapping[str, RunFacts]) -> dict[str, Any]:
     }
     time = {"key": "seconds", "title": "time", "kind": "seconds", "better": None, "parameter": False}
     folders = {key: run.folder or (run.job and run.job.folder) for key, run in runs.items()}
-    ids = {_place(folder): key for key, folder in folders.items() if folder}
+    ids = {_absolute(folder): key for key, folder in folders.items() if folder}
     return {
         "sweep": row(shown),
         "objective": objective,
@@ -149,14 +148,16 @@ def importance_of(shown: ShownSweep) -> list[dict[str, Any]]:
     return [{"title": names.get(path, path), "share": share} for path, share in shown.importance().items()]
 
 
-def _place(folder: str) -> str:
+def _absolute(folder: str) -> str:
     return folder.rstrip("/") if "://" in folder else os.path.abspath(folder)  # noqa: PTH100 - no links are resolved
 
 
 def _trial(view: SweepView, trial: Trial, ids: Mapping[str, str]) -> dict[str, Any]:
-    run = ids.get(_place(output_uri(view.sweep, trial.number) or ""))
-    begin, end = (parse_time(each) if each else None for each in (trial.start_time, trial.completion_time))
-    values: dict[str, Any] = {path: _plain(value) for path, value in trial.parameters.items()}
+    run = ids.get(_absolute(output_uri(view.sweep, trial.number) or ""))
+    begin, end = (parse_time(time) if time else None for time in (trial.start_time, trial.completion_time))
+    values: dict[str, Any] = {
+        path: value if _is_number(value) else value_text(value) for path, value in trial.parameters.items()
+    }
     if trial.objective is not None:
         values[_OBJECTIVE] = trial.objective
     if begin is not None and end is not None:
@@ -176,11 +177,8 @@ def _trial(view: SweepView, trial: Trial, ids: Mapping[str, str]) -> dict[str, A
 
 def _kind(view: SweepView, path: str) -> str:
     values = [trial.parameters[path] for trial in view.trials if path in trial.parameters]
-    return (
-        "number" if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values) else "text"
-    )
+    return "number" if all(map(_is_number, values)) else "text"
 
 
-def _plain(value: object) -> object:
-    """Return a value that the page can draw: a number or a text."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from mptraining.cli import options
-from mptraining.cli.output import columns, print_document
+from mptraining.cli.output import print_document, print_table
 
 _HEADINGS = ("NAME", "ALSO", "KIND", "MEMORY", "AUTO POLICY", "POLICIES", "PER WORKER", "NODE LABELS", "WHAT")
 
@@ -25,8 +23,7 @@ def accelerators(form: str | None) -> None:
         print_document(rows(), form)
         return
     shown = [tuple(_cell(value) for name, value in row.items() if name != "slices") for row in rows()]
-    for line in columns([_HEADINGS, *shown]):
-        click.echo(line)
+    print_table([_HEADINGS, *shown])
 
 
 def rows() -> list[dict[str, Any]]:
@@ -37,22 +34,22 @@ def rows() -> list[dict[str, Any]]:
 
     return [
         {
-            "name": each.name,
-            "also": [*each.aliases, *([each.gke] if each.gke != each.name else [])],
-            "kind": each.kind,
-            "memoryGiB": each.memory_gib,
-            "autoPolicy": automatic_policy(each)[0],
-            "policies": list(each.policies),
-            "perWorker": list(each.counts) or list(each.topologies)[:4],
-            "slices": list(each.partitions),
+            "name": accelerator.name,
+            "also": [*accelerator.aliases, *([accelerator.gke] if accelerator.gke != accelerator.name else [])],
+            "kind": accelerator.kind,
+            "memoryGiB": accelerator.memory_gib,
+            "autoPolicy": automatic_policy(accelerator)[0],
+            "policies": list(accelerator.policies),
+            "perWorker": list(accelerator.counts) or list(accelerator.topologies)[:4],
+            "slices": list(accelerator.partitions),
             "nodeLabels": [
                 name
                 for name, platform in platforms().items()
-                if each.kind != "cpu" and accelerator_terms(each, platform)
+                if accelerator.kind != "cpu" and accelerator_terms(accelerator, platform)
             ],
-            "what": each.title,
+            "what": accelerator.title,
         }
-        for each in catalogue().values()
+        for accelerator in catalogue().values()
     ]
 
 

@@ -71,7 +71,7 @@ def board(
         return
     _require_extra()
     from mptraining.board import access, serve
-    from mptraining.board.board import Board
+    from mptraining.board.state import Board
 
     sources, clusters = _sources(list(places), cluster, **shown)
     runs = Board([*sources, *clusters])
@@ -94,11 +94,11 @@ def board(
 def write_page(file: str, places: list[str], cluster: Cluster, *, jobs: bool = False, everywhere: bool = False) -> Path:
     """Write the offline page of runs and jobs; jobs without a reachable run folder have the curves of their logs."""
     _require_extra()
-    from mptraining.board import export
-    from mptraining.board.board import Board
+    from mptraining.board import static_page
+    from mptraining.board.state import Board
 
     folders, clusters = _sources(places, cluster, jobs=jobs, everywhere=everywhere, read_logs=True)
-    return export.write_page(Path(file), Board([*folders, *clusters]))
+    return static_page.write_page(Path(file), Board([*folders, *clusters]))
 
 
 def _require_extra() -> None:
@@ -115,8 +115,8 @@ def _sources(
     """Return the folders and the jobs to show. Raises Problem for a job if there is no cluster."""
     from mptraining.board.sources import folder_source
 
-    folders = [place for place in places if options.names_folder(place)]
-    names = [place for place in places if place not in folders]
+    folders = [where for where in places if options.names_folder(where)]
+    names = [where for where in places if where not in folders]
     if not places and not jobs:
         folders = [_RUNS if Path(_RUNS).is_dir() else "."]
     clusters: list[Source] = []
@@ -150,8 +150,8 @@ def running_over(folders: Sequence[str], *, say: Callable[[str], None]) -> Itera
     if not folders:
         raise InvalidSpec("--tensorboard", "there is no folder with runs", expected="WHERE with a run folder")
     if find_spec("tensorboard") is None:
-        found = "TensorBoard is not installed here"
-        raise InvalidSpec("--tensorboard", found, next_step="pip install 'tensorboard>=2.20,<2.22' setuptools")
+        match = "TensorBoard is not installed here"
+        raise InvalidSpec("--tensorboard", match, next_step="pip install 'tensorboard>=2.20,<2.22' setuptools")
     # Its own session, so that Ctrl-C is for the board, which then stops it.
     process = subprocess.Popen(  # noqa: S603 - a fixed command, no shell
         tensorboard_command(folders),
@@ -166,8 +166,8 @@ def running_over(folders: Sequence[str], *, say: Callable[[str], None]) -> Itera
         last = ""
         for line in process.stderr:
             last = line.strip() or last
-            if found := _URL.search(line):
-                say(f"TensorBoard: {found[0]}")
+            if match := _URL.search(line):
+                say(f"TensorBoard: {match[0]}")
         if process.wait() > 0:
             say(f"TensorBoard ended with exit code {process.returncode}: {last}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,8 @@ def check(
         except Problem as problem:
             refused.append((file, problem))
             if form:
-                _print(mistakes_document(file, problem), form)
+                mistakes = [mistake.to_document() for mistake in mistakes_of(file, problem)]
+                _print({"file": file, "mistakes": mistakes}, form)
             else:
                 note("\n".join(mistake_lines(file, problem)))
     if refused and not form:
@@ -71,11 +72,11 @@ def _check(file: str, console: Console, *, runtimes: str | None, platform: NodeL
     from mptraining_api.validation.job_text import holds_sweep
 
     if not holds_sweep(file):
-        report = check_job(file, runtimes=runtimes, node_labels=platform)
+        job, advice = check_job(file, runtimes=runtimes, node_labels=platform)
         if form:
-            _print(to_document(report), form)
+            _print({"file": file, "job": job.to_document(), "advice": list(advice)}, form)
         else:
-            show(report, console)
+            show(file, job, advice, console)
         return
     from mptraining.sweeps.cost import lines
     from mptraining.sweeps.sweep_file import check_sweep_file
@@ -98,25 +99,17 @@ def _print(document: dict[str, Any], form: str) -> None:
         print_document(document, form)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A valid job file: the resolved job, and advice for its author."""
-
-    path: str
-    job: ResolvedJob
-    advice: tuple[str, ...]
-
-
-def check_job(path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "GKE") -> Report:
-    """Check the job in the file at `path`. Raises InvalidSpec; InvalidJobFile has every mistake.
+def check_job(
+    path: str, *, runtimes: str | None = None, node_labels: NodeLabels = "GKE"
+) -> tuple[ResolvedJob, Sequence[str]]:
+    """Return the resolved job of the file at `path`, and advice for its author.
 
     `runtimes` is a file with the runtimes of the cluster and their limits; without it they are not known.
-    `node_labels` is the platform of its nodes.
-    Raises OutsideLimits.
+    `node_labels` is the platform of its nodes. Raises OutsideLimits, InvalidSpec, InvalidJobFile with every mistake.
     """
     from mptraining.job_file.advice import advise, without_effect
-    from mptraining.job_file.check import check_job_file
-    from mptraining.job_file.runtimes import load
+    from mptraining.job_file.checked_job import check_job_file
+    from mptraining.job_file.runtimes_file import load
     from mptraining_api.limit_rules import check_limits
     from mptraining_api.resolve.resolve import ClusterSettings
 
@@ -129,7 +122,7 @@ def check_job(path: str, *, runtimes: str | None = None, node_labels: NodeLabels
         check_limits(checked.written, checked.resolved, known.runtimes)
     records = _advice_on_records(checked.resolved, Path(path).absolute().parent)
     unused = without_effect(checked.written.spec, checked.resolved)
-    return Report(path, checked.resolved, (*checked.notes, *unused, *advise(checked.resolved), *records))
+    return checked.resolved, (*checked.notes, *unused, *advise(checked.resolved), *records)
 
 
 def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
@@ -141,23 +134,22 @@ def _advice_on_records(job: ResolvedJob, folder: Path) -> Sequence[str]:
     if job.data is None or not patterns or any("://" in pattern for pattern in patterns):
         return ()
     try:
-        found = sorted_labels.report(manifest.find(patterns), job.data)
+        sorting = sorted_labels.report(manifest.find(patterns), job.data)
     except Problem:
         # Damaged manifests are the subject of `mptj run`, which reads the records.
         return ()
-    return () if found is None else (f"data.train: {found.text}",)
+    return () if sorting is None else (f"data.train: {sorting.text}",)
 
 
-def summary(report: Report) -> str:
+def summary(path: str, job: ResolvedJob) -> str:
     """Return one line with the program and the accelerators."""
     from mptraining.display.text import program_text
 
-    job = report.job
     accelerator = job.accelerator
     most = f"{job.workers} workers with " if job.workers > 1 else ""
     workers = f"{job.workers_range.min} to {most}" if job.workers_range is not None else most
     shape = accelerator.topology or str(accelerator.count_per_worker)
-    return f"{report.path}: {job.name} trains {program_text(job)} on {workers}{shape} x {accelerator.title}"
+    return f"{path}: {job.name} trains {program_text(job)} on {workers}{shape} x {accelerator.title}"
 
 
 def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
@@ -170,28 +162,23 @@ def rows(job: ResolvedJob) -> Sequence[tuple[str, str, str]]:
     return [(field, value, because + here * (field == "output.uri")) for field, value, because in shown]
 
 
-def to_document(report: Report) -> dict[str, Any]:
-    """Return the report as JSON: the file, the resolved job with its choices, the advice."""
-    return {"file": report.path, "job": report.job.to_document(), "advice": list(report.advice)}
-
-
-def show(report: Report, console: Console) -> None:
-    """Print the report as text and a table."""
+def show(path: str, job: ResolvedJob, advice: Sequence[str], console: Console) -> None:
+    """Print the job as text and a table of its defaults, and the advice."""
     from rich.table import Table
     from rich.text import Text
 
-    console.print(Text(summary(report), style="bold"))
-    if report.job.alternatives:
-        console.print(_machines(report.job))
+    console.print(Text(summary(path, job), style="bold"))
+    if job.alternatives:
+        console.print(_machines(job))
     table = Table(show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("decided")
     table.add_column("value", style="green", overflow="fold")
     table.add_column("because", overflow="fold")
-    for field, value, because in rows(report.job):
+    for field, value, because in rows(job):
         table.add_row(Text(field), Text(value), Text(because))
     console.print(table)
-    for each in report.advice:
-        console.print(Text(f"advice: {each}", style="yellow"))
+    for text in advice:
+        console.print(Text(f"advice: {text}", style="yellow"))
 
 
 def machine_rows(job: ResolvedJob) -> Sequence[tuple[str, ...]]:
@@ -239,16 +226,12 @@ def mistakes_of(file: str, problem: Problem) -> tuple[Mistake, ...]:
 
 def mistake_lines(file: str, problem: Problem) -> list[str]:
     """Return one line for each mistake, with its file and line."""
-    return [str(each.problem) if each.problem.where == file else str(each) for each in mistakes_of(file, problem)]
+    mistakes = mistakes_of(file, problem)
+    return [str(mistake.problem if mistake.problem.where == file else mistake) for mistake in mistakes]
 
 
-def mistakes_document(file: str, problem: Problem) -> dict[str, Any]:
-    """Return the mistakes of one file as JSON."""
-    return {"file": file, "mistakes": [each.to_document() for each in mistakes_of(file, problem)]}
-
-
-def count_text(found: Sequence[tuple[str, Problem]], files: int) -> str:
+def count_text(refused: Sequence[tuple[str, Problem]], files: int) -> str:
     """Return the last line: the number of mistakes, and of files that have some."""
-    count = sum(len(mistakes_of(file, problem)) for file, problem in found)
-    where = f" in {len(found)} of {files} files" if files > 1 else ""
+    count = sum(len(mistakes_of(file, problem)) for file, problem in refused)
+    where = f" in {len(refused)} of {files} files" if files > 1 else ""
     return f"mptj: {count} mistake{'s' if count != 1 else ''}{where}"

@@ -36,7 +36,7 @@ def compare(
     Each run is a column, or a row if there are many. Green marks the best values; values within 1 % of the best one are
     ties.
     """
-    from mptraining.comparison import TEXT_WIDTH, table
+    from mptraining.comparison.compared import TEXT_WIDTH, table
 
     comparison = compare_runs(runs, cluster, metrics=metric or None, sort=sort)
     if to is not None:
@@ -59,8 +59,7 @@ def compare_runs(
     runs: Sequence[str], cluster: Cluster, *, metrics: Sequence[str] | None = None, sort: str | None = None
 ) -> Comparison:
     """Compare run folders and jobs. Raises Problem."""
-    from mptraining.comparison import compare as compare_loaded
-    from mptraining.runs import load_run
+    from mptraining.comparison import compare
 
-    loaded = [load_run(run) if options.names_folder(run) else attach_job(run, cluster).run() for run in runs]
-    return compare_loaded(loaded, metrics=metrics, sort=sort)
+    named = [run if options.names_folder(run) else attach_job(run, cluster) for run in runs]
+    return compare(named, metrics=metrics, sort=sort)

@@ -52,7 +52,7 @@ def ensemble(
     """
     from mptraining.display.choice import display_here
     from mptraining.job_file.paths import absolute_path
-    from mptraining.local.run import LocalRunner
+    from mptraining.local.runner import LocalRunner
     from mptraining.runs import load_run
 
     options.refuse_with("--dry-run", plain=plain and dry_run)
@@ -110,8 +110,8 @@ def job_document(
 
     best = members[0][0]
     if best.job is None or best.job.data is None or not best.job.data.validation:
-        found = f"the job of {best.folder} has no data.validation to evaluate the ensemble on"
-        raise InvalidSpec("RUN", found, next_step="Train the members with data.validation.")
+        missing = f"the job of {best.folder} has no data.validation to evaluate the ensemble on"
+        raise InvalidSpec("RUN", missing, next_step="Train the members with data.validation.")
     program: dict[str, Any] = {"members": [run.folder for run, _ in members]}
     if weights == "score":
         if any(value <= 0 for _, value in members):

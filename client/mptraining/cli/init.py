@@ -11,6 +11,7 @@ from cloup import argument, option
 
 from mptraining.cli import options
 from mptraining.cli.output import note
+from mptraining.cli.program_flags import name_prefix, target_kind
 from mptraining.cli.shell import completion
 from mptraining_api.problems import InvalidSpec
 
@@ -51,6 +52,7 @@ def init(
     Its JSON schema for editors is written to the same folder; `mptj schema` prints the schema alone. On a terminal
     the command asks for what no option gives; elsewhere it reports what it assumed.
     """
+    from mptraining.job_file.editor_schema import schema_text
     from mptraining.job_file.template import SCHEMA_FILE, Answers, job_text
     from mptraining_api.accelerators import canonical_name
 
@@ -73,7 +75,7 @@ def init(
         if classes is not None:
             assumed.append(f"--classes {classes}")
     answers = Answers(
-        name=name or _name(path),
+        name=name or name_prefix(str(path)),
         kind=kind,
         program=program,
         accelerator=canonical_name(accelerator),
@@ -96,7 +98,7 @@ def init(
 
 def _still_missing(path: Path) -> list[str]:
     """Return what the new job names and is not there yet, such as its records."""
-    from mptraining.job_file.check import check_job_file
+    from mptraining.job_file.checked_job import check_job_file
     from mptraining_api.validation.mistakes import InvalidJobFile
 
     try:
@@ -113,19 +115,13 @@ def schema(sweep: bool) -> None:
 
     They complete and check YAML with it.
     """
+    from mptraining.job_file.editor_schema import schema_text
+
     click.echo(schema_text(sweep=sweep), nl=False)
-
-
-def schema_text(*, sweep: bool = False) -> str:
-    """Return the JSON schema of a job file, or of a sweep's file."""
-    from mptraining.job_file.editor_schema import sweep_to_json, to_json
-
-    return sweep_to_json() if sweep else to_json()
 
 
 def _program(program: str) -> tuple[Kind, str]:
     """Return the kind of the program; an application with its name as Keras writes it. Raises InvalidSpec."""
-    from mptraining.cli.program_flags import target_kind
     from mptraining_api.validation.keras_names import is_known, nearest_name
 
     kind = target_kind(program)
@@ -147,12 +143,6 @@ def _classes(kind: Kind, data: str | None, path: Path, *, asks: bool) -> int | N
     if kind != "application" or names_classes(data or "", path.absolute().parent):
         return None
     return click.prompt("Number of classes", 10, type=int) if asks else 10
-
-
-def _name(path: Path) -> str:
-    from mptraining.cli.program_flags import name_prefix
-
-    return name_prefix(str(path))
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:

@@ -14,7 +14,7 @@ import click
 from cloup import argument, option
 
 from mptraining.cli import options
-from mptraining.cli.output import columns, for_each, note, print_objects
+from mptraining.cli.output import for_each, note, print_objects, print_table
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
@@ -54,14 +54,12 @@ def list_jobs(all_namespaces: bool, form: str | None, cluster: Cluster) -> None:
 def _print_table(table: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]], *, everywhere: bool) -> None:
     """Print a table with its headings; its rows are about `documents`, whose namespaces are shown if `everywhere`."""
     if everywhere:
-        places = ["NAMESPACE", *(str(document["metadata"].get("namespace")) for document in documents)]
-        table = [(place, *row) for place, row in zip(places, table, strict=True)]
-    for text in columns(table):
-        click.echo(text)
+        namespaces = ["NAMESPACE", *(str(document["metadata"].get("namespace")) for document in documents)]
+        table = [(namespace, *row) for namespace, row in zip(namespaces, table, strict=True)]
+    print_table(table)
 
 
 def _sweep_table(documents: Sequence[Mapping[str, Any]], cluster: str) -> list[list[str]]:
-    """Return the table of the sweeps on a cluster, with its headings."""
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job_view import age
     from mptraining.sweeps.cluster import view
@@ -89,7 +87,7 @@ def status(name: str, form: str | None, cluster: Cluster) -> None:
     from mptraining.cluster.errors import ClusterProblem
     from mptraining.cluster.job import Job
     from mptraining.cluster.job_view import lines, no_operator_text
-    from mptraining.cluster.submit import waiting_job_warning
+    from mptraining.cluster.submission import waiting_job_warning
 
     job = job_or_sweep(name, cluster)
     if not isinstance(job, Job):
@@ -208,10 +206,10 @@ def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> int:
     Returns 130 after Ctrl-C, which does not stop the sweep; raises StillRunning after `timeout` seconds.
     """
     from mptraining.sweeps import view
-    from mptraining.sweeps.display import PlainLines
+    from mptraining.sweeps.display import SweepDisplay
 
     try:
-        last = sweep.follow(PlainLines(), timeout=timeout)
+        last = sweep.follow(SweepDisplay(), timeout=timeout)
     except KeyboardInterrupt:
         again, cancel = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "cancel"))
         note(f"Detached; the sweep continues. {again}   Cancel it: {cancel}")
@@ -260,12 +258,12 @@ def _signals_as_interrupt() -> Iterator[None]:
         del frame
         raise KeyboardInterrupt(128 + number)
 
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGHUP)}
+    before = {caught: signal.signal(caught, interrupt) for caught in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 @options.command()

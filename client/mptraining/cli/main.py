@@ -27,12 +27,12 @@ from mptraining.cli import (
     compare,
     convert_tfjob,
     ensemble,
+    exec_debug,
     init,
     jobs,
     options,
     output,
     predict,
-    reach,
     records,
     run,
     runtimes,
@@ -79,8 +79,8 @@ app.section(
     jobs.logs,
     jobs.wait,
     jobs.fetch,
-    reach.exec_,
-    reach.debug,
+    exec_debug.exec_,
+    exec_debug.debug,
     jobs.suspend,
     jobs.resume,
     jobs.cancel,
@@ -89,7 +89,6 @@ app.section("Platform", accelerators.accelerators, runtimes.runtimes, init.schem
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # --debug is accepted anywhere before the command of `mptj exec`, since users append it to what failed.
     end = given.index("--") if "--" in given else len(given)

@@ -38,8 +38,8 @@ class Command(cloup.Command):
     """A command whose help lists its own options first, then the groups that it shares with others."""
 
     def format_params(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = self.get_default_option_group(ctx, is_the_only_visible_option_group=True)
-        groups = [self.make_option_group_help_section(group, ctx) for group in (own, *self.option_groups)]
+        own_options = self.get_default_option_group(ctx, is_the_only_visible_option_group=True)
+        groups = [self.make_option_group_help_section(group, ctx) for group in (own_options, *self.option_groups)]
         arguments = self.get_arguments_help_section(ctx)
         sections: list[HelpSection] = [*([arguments] if arguments else []), *groups]
         ensure_is_cloup_formatter(formatter).write_many_sections(sections, aligned=True)
@@ -69,9 +69,8 @@ class _Count(click.ParamType[int]):
         return int(value)
 
 
-def count(name: str, help: str, *, least: int = 1, **settings: Any) -> Decorator:
-    """Return an option that takes a whole number from `least`."""
-    return option(name, type=_Count(least), metavar="N", help=help, **settings)
+def count(name: str, help_text: str, *, least: int = 1, **settings: Any) -> Decorator:
+    return option(name, type=_Count(least), metavar="N", help=help_text, **settings)
 
 
 # The cluster: one group at the end of the help.
@@ -121,14 +120,13 @@ overwrite = option("--overwrite", is_flag=True, help="Replace what exists.")
 dry_run = option("--dry-run", is_flag=True, help="Print the job, and start nothing.")
 
 
-def accelerator(help: str) -> Decorator:
-    """Return the option for an accelerator's type."""
-    return option("--accelerator", metavar="TYPE", help=help, shell_complete=completion.accelerators)
+def accelerator(help_text: str) -> Decorator:
+    return option("--accelerator", metavar="TYPE", help=help_text, shell_complete=completion.accelerators)
 
 
-def runs_argument(name: str, metavar: str, help: str, **settings: Any) -> Decorator:
+def runs_argument(name: str, metavar: str, help_text: str, **settings: Any) -> Decorator:
     """Return an argument that takes run folders, and in some commands jobs."""
-    return argument(name, metavar=metavar, help=help, shell_complete=completion.run_folders, **settings)
+    return argument(name, metavar=metavar, help=help_text, shell_complete=completion.run_folders, **settings)
 
 
 def output_format(*forms: str) -> Decorator:

@@ -27,16 +27,12 @@ def report(problem: Problem) -> int:
     from mptraining.display.text import wrapped
     from mptraining_api.validation.mistakes import InvalidJobFile
 
-    problem.renamed(_option)
+    problem.renamed(lambda location: location.option if isinstance(location, ArgumentPlace) else location)
     if isinstance(problem, InvalidJobFile) and len(problem.mistakes) > 1:
         note(f"{problem}\nmptj: {len(problem.mistakes)} mistakes; nothing was started")
     else:
         note(wrapped(f"mptj: {problem}", sys.stderr))
     return exit_code(problem)
-
-
-def _option(place: Place) -> str | Place:
-    return place.option if isinstance(place, ArgumentPlace) else place
 
 
 def exit_code(problem: Problem) -> int:
@@ -65,10 +61,12 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def columns(table: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows as lines, each column as wide as its longest cell."""
-    wide = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in table]
+def print_table(table: Iterable[Sequence[str]], indent: str = "") -> None:
+    """Print rows as lines, each column as wide as its longest cell."""
+    rows = list(table)
+    wide = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo(indent + "   ".join(map(str.ljust, row, wide)).rstrip())
 
 
 def print_objects(documents: Sequence[Mapping[str, Any]], form: str, *, many: bool = False) -> None:
@@ -84,7 +82,6 @@ def print_objects(documents: Sequence[Mapping[str, Any]], form: str, *, many: bo
 
 
 def print_document(document: object, form: str) -> None:
-    """Print a mapping or a list as JSON or YAML."""
     if form == "json":
         click.echo(json.dumps(document, indent=2))
         return
@@ -105,9 +102,9 @@ def typed_command() -> str:
     return shlex.join(["mptj", *sys.argv[1:]])
 
 
-def named(options: Mapping[str, str], place: Place) -> str | Place:
+def named(options: Mapping[str, str], location: Place) -> str | Place:
     """Return the option or argument that sets a field of the command's job; the place itself for another one."""
-    return options.get(re.sub(r"\[\d+\]$", "", str(place)), place)
+    return options.get(re.sub(r"\[\d+\]$", "", str(location)), location)
 
 
 @contextmanager

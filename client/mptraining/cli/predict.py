@@ -98,7 +98,7 @@ def predict(
         )
         if not dry_run:
             return _predict_here(document, target, plain=plain)
-        from mptraining.cluster.submit import check
+        from mptraining.cluster.submission import check
 
         print_document(check(document).document, "yaml")
     return None
@@ -106,7 +106,7 @@ def predict(
 
 def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> int:
     from mptraining.display.choice import display_here
-    from mptraining.local.run import LocalRunner, resolve_for_machine, this_machine
+    from mptraining.local.runner import LocalRunner, resolve_for_machine, this_machine
     from mptraining.prediction_job import stored_prediction
     from mptraining_api import run_folder
     from mptraining_storage import storage
@@ -114,12 +114,12 @@ def _predict_here(document: dict[str, Any], target: str, *, plain: bool) -> int:
     folder = document["spec"]["output"]["uri"]
     path = Path.cwd() / "predict"
     if storage.exists(storage.join(folder, run_folder.RESULT)):
-        # Of a command that ended after its file was complete.
+        # An earlier command ended after its file was complete.
         storage.delete_prefix(folder)
     elif (before := stored_prediction(folder)) is not None:
         job, _ = resolve_for_machine(path, document=document, output=None, machine=this_machine())
         if run_folder.difference(before, job) is not None:
-            # Of a command with other arguments, such as a wrong --key.
+            # An earlier command had other arguments, such as a wrong --key.
             storage.delete_prefix(folder)
     runner = LocalRunner(again=typed_command(), named=partial(named, _FIELDS))
     if code := runner.run(document, display_here(plain=plain)).exit_code:

@@ -104,10 +104,10 @@ _CLUSTER_OPTIONS = (
 )
 
 
-def takes_target(help: str, *, on_cluster: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes_target(help_text: str, *, on_cluster: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add TARGET with its arguments, and the options of its job; the command gets them as `target` and `flags`."""
     options = (
-        argument("words", nargs=-1, metavar="TARGET [ARGUMENTS]...", help=help, shell_complete=completion.targets),
+        argument("words", nargs=-1, metavar="TARGET [ARGUMENTS]...", help=help_text, shell_complete=completion.targets),
         option("-f", "--filename", metavar="FILE", help="TARGET, as kubectl takes a file."),
         *_OPTIONS,
         *(_CLUSTER_OPTIONS if on_cluster else ()),
@@ -194,8 +194,8 @@ def refuse_flags_of_program(target: str, flags: Flags) -> None:
     given = [field.name for field in fields(flags) if getattr(flags, field.name) not in (None, (), False)]
     shown = ["ARGUMENTS" if name == "arguments" else f"--{name.replace('_', '-')}" for name in given]
     if refused := [name for name in shown if name != "--run-folder"]:
-        found = f"is a complete file; it cannot be combined with {', '.join(refused)}"
-        raise InvalidSpec(target, found, next_step="Write it into the file.")
+        conflict = f"is a complete file; it cannot be combined with {', '.join(refused)}"
+        raise InvalidSpec(target, conflict, next_step="Write it into the file.")
 
 
 def refuse_arguments(kind: Target, flags: Flags) -> None:

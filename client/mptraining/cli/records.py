@@ -151,10 +151,10 @@ def _places(places: tuple[str, ...], *, is_pairs: bool) -> tuple[str | None, str
 
 def _parse_pairs(pairs: tuple[str, str] | None) -> dict[str, str]:
     """Parse `input=DIR`, twice. Raises InvalidSpec."""
-    found = dict(pair.partition("=")[::2] for pair in pairs or ())
-    if pairs and (len(found) < 2 or not all(name and folder for name, folder in found.items())):
+    folders = dict(pair.partition("=")[::2] for pair in pairs or ())
+    if pairs and (len(folders) < 2 or not all(name and folder for name, folder in folders.items())):
         raise InvalidSpec("--pairs", " ".join(pairs), expected="two names and folders, such as input=DIR target=DIR")
-    return found
+    return folders
 
 
 @options.command()
@@ -233,7 +233,7 @@ class _Meter:
         self._unit = unit
         self._clock = clock
         self._began = self._last = clock()
-        self._retry_said, self._retries = -math.inf, 0
+        self._retry_reported, self._retries = -math.inf, 0
         self._bar: RichProgress | None = None
         self._shown: AbstractContextManager[object] = nullcontext()
 
@@ -279,11 +279,11 @@ class _Meter:
     def retried(self, line: str) -> None:
         """Report one retry of a request; called from any thread."""
         now = self._clock()
-        if now - self._retry_said < PLAIN_SECONDS:
+        if now - self._retry_reported < PLAIN_SECONDS:
             self._retries += 1
             return
         more = f" ({self._retries:,} new tries since the last line)" if self._retries else ""
-        self._retry_said, self._retries = now, 0
+        self._retry_reported, self._retries = now, 0
         self.say(line + more)
 
     def say(self, line: str) -> None:

@@ -45,7 +45,7 @@ def run(target: str, flags: Flags, parallel: int | None, plain: bool) -> int:
     if kind != "file":
         return _run_program(target, kind, flags, plain=plain)
     from mptraining.display.choice import display_here
-    from mptraining.local.run import LocalRunner
+    from mptraining.local.runner import LocalRunner
 
     first = f"training on this machine; {_cluster()} takes the job with: {shlex.join(['mptj', 'submit', target])}"
     runner = LocalRunner(output=flags.run_folder, first_line=first)
@@ -100,7 +100,7 @@ def _job(target: str, flags: Flags, program: Mapping[str, Any]) -> dict[str, Any
 
 def _run_document(job: dict[str, Any], package: Package | None, root: Path | None, flags: Flags, *, plain: bool) -> int:
     from mptraining.display.choice import display_here
-    from mptraining.local.run import LocalRunner
+    from mptraining.local.runner import LocalRunner
 
     runner = LocalRunner(output=flags.run_folder, folder=root, again=typed_command(), named=partial(named, FIELDS))
     with fields_named(FIELDS):

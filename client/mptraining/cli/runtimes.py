@@ -9,12 +9,12 @@ import click
 from cloup import option
 
 from mptraining.cli import options
-from mptraining.cli.output import columns, print_document
+from mptraining.cli.output import print_document, print_table
 from mptraining_api.problems import InvalidSpec
 
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
-    from mptraining.job_file.runtimes import KnownRuntimes
+    from mptraining.job_file.runtimes_file import KnownRuntimes
     from mptraining_api.resolve.runtime_settings import Runtime
 
 _HEADINGS = ("NAME", "NAMESPACES", "ADDS", "LIMITS", "WHAT")
@@ -34,7 +34,7 @@ def runtimes(filename: str | None, form: str | None, cluster: Cluster) -> None:
     they name none. The job has precedence over its runtime, and that over `default`, which jobs without another one
     have. The namespace is the operator's; default: mptraining-system. `mptj check --runtimes` takes the YAML.
     """
-    from mptraining.job_file.runtimes import load
+    from mptraining.job_file.runtimes_file import load
 
     if filename and cluster.flags():
         raise InvalidSpec("--filename", f"given together with {cluster.flags()[0]}", expected="one of them")
@@ -44,15 +44,14 @@ def runtimes(filename: str | None, form: str | None, cluster: Cluster) -> None:
     elif not known.runtimes:
         click.echo("no runtimes")
     else:
-        for line in columns([_HEADINGS, *rows(known)]):
-            click.echo(line)
+        print_table([_HEADINGS, *rows(known)])
 
 
 def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:
     """Read the runtimes that the operator's chart publishes; none if it publishes none. Raises ClusterProblem."""
     from mptraining.cluster.connection import connect
     from mptraining.cluster.errors import ClusterProblem
-    from mptraining.job_file.runtimes import CONFIG_MAP, KEY, KnownRuntimes, parse
+    from mptraining.job_file.runtimes_file import CONFIG_MAP, KEY, KnownRuntimes, parse
     from mptraining_api.kubernetes_api import CONFIG_MAPS
 
     server = connect(cluster).in_namespace(operator_namespace)
@@ -66,7 +65,6 @@ def of_cluster(cluster: Cluster, operator_namespace: str) -> KnownRuntimes:
 
 
 def rows(known: KnownRuntimes) -> list[tuple[str, ...]]:
-    """Return one row of text for each runtime, by name."""
     return [
         (
             name,

@@ -62,14 +62,14 @@ def _submit_job(
     form: str | None,
     plain: bool,
 ) -> int | None:
-    from mptraining.cluster import submit as cluster_submit
+    from mptraining.cluster import submission
 
     for text in package.notes if package is not None else ():
         note(f"note: {text}")
     if dry_run:
-        _print_objects(cluster_submit.check(job).document, package, form)
+        _print_objects(submission.check(job).document, package, form)
         return None
-    sent = cluster_submit.submit(job, package=package, cluster=cluster)
+    sent = submission.submit(job, package=package, cluster=cluster)
     for warning in sent.warnings:
         note(f"advice: {warning}")
     if form is not None:
@@ -85,7 +85,7 @@ def _submit_job(
 
 def _print_objects(job: dict[str, Any], package: Package | None, form: str | None) -> None:
     """Print the job with the ConfigMap of its code, as `kubectl apply` takes them."""
-    from mptraining.cluster.submit import archive_uri
+    from mptraining.cluster.submission import archive_uri
 
     objects = [job]
     if package is not None and package.small:
@@ -142,7 +142,7 @@ def _submit_sweep(
 
 def _read(target: str, flags: Flags) -> dict[str, Any]:
     """Return the job of a file. Raises InvalidJobFile."""
-    from mptraining.job_file.check import check_job_file
+    from mptraining.job_file.checked_job import check_job_file
     from mptraining_api.resolve.resolve import ClusterSettings
 
     # The cluster decides what only some clusters accept.

@@ -10,7 +10,7 @@ import click
 from cloup import argument, option
 
 from mptraining.cli import options
-from mptraining.cli.output import columns, note, print_document
+from mptraining.cli.output import note, print_document, print_table
 from mptraining.cli.shell import completion
 from mptraining.cli.shell.verbs import Commands
 from mptraining_api.problems import InvalidSpec
@@ -54,7 +54,7 @@ def _stopped(sweep: SweepView) -> str | None:
     from mptraining.sweeps.best_job import SWEEP_FILE
     from mptraining.sweeps.folder import SweepFolder, is_sweep_folder
 
-    folder = Path(sweep.place)
+    folder = Path(sweep.where)
     if not is_sweep_folder(folder) or SweepFolder(folder).is_driven():
         return None
     file = (sweep.sweep.metadata.annotations or {}).get(SWEEP_FILE)
@@ -84,14 +84,12 @@ def compare(name: str, most: int, form: str | None, cluster: Cluster) -> None:
         print_document({"name": sweep.name, "trials": trials, "importance": shares}, form)
         return
     click.echo(view.one_line(sweep))
-    for text in columns([view.heads(sweep), *(view.row(sweep, trial) for trial in ranked[:most])]):
-        click.echo(text)
+    print_table([view.heads(sweep), *(view.row(sweep, trial) for trial in ranked[:most])])
     if len(ranked) > most:
         click.echo(f"and {len(ranked) - most} more: --most {len(ranked)}")
     if shares:
         click.echo("importance (how much a parameter decides whether a trial is among the best):")
-        for text in columns([(path, f"{100 * share:.0f}%") for path, share in shares.items()]):
-            click.echo(f"  {text}")
+        print_table([(path, f"{100 * share:.0f}%") for path, share in shares.items()], indent="  ")
     else:
         click.echo(f"importance: unknown with fewer than {FEWEST} trials that trained to their end")
 
@@ -108,7 +106,7 @@ def job(name: str, to: str | None, trial: int | None, overwrite: bool, cluster: 
     It trains the trial again, with all its epochs: here, or on a cluster.
     """
     from mptraining.cli.init import refuse_existing, write_in_one_step
-    from mptraining.job_file.check import check_job_file
+    from mptraining.job_file.checked_job import check_job_file
     from mptraining.sweeps import best_job
     from mptraining_api.validation.mistakes import InvalidJobFile
 
@@ -150,8 +148,8 @@ def find_sweep(word: str, cluster: Cluster) -> SweepView:
             return attach_sweep(word, cluster).view()
     folder = path.parent if path.name == SWEEP else path
     if not is_sweep_folder(folder):
-        found = f"holds no {SWEEP}" if folder.is_dir() else "no such folder"
-        raise InvalidSpec(word, found, expected="the folder or the file of a sweep, or its name on a cluster")
+        why = f"holds no {SWEEP}" if folder.is_dir() else "no such folder"
+        raise InvalidSpec(word, why, expected="the folder or the file of a sweep, or its name on a cluster")
     stored = SweepFolder(folder).read()
     assert stored is not None
     return SweepView(*stored, str(folder))

@@ -55,7 +55,6 @@ class ApiServer:
         self._default_namespace = default_namespace
 
     def in_namespace(self, namespace: str) -> ApiServer:
-        """Return the same cluster with another namespace."""
         server = copy.copy(self)
         server.namespace = namespace
         return server
@@ -63,8 +62,8 @@ class ApiServer:
     @property
     def flags(self) -> list[str]:
         """The flags of `mptj` that select this cluster and namespace."""
-        place = [] if self.namespace == self._default_namespace else ["--namespace", self.namespace]
-        return [*self._flags, *place]
+        namespace_flags = [] if self.namespace == self._default_namespace else ["--namespace", self.namespace]
+        return [*self._flags, *namespace_flags]
 
     def command(self, verb: str, *arguments: str) -> str:
         """Return the command line of `mptj` for this cluster and namespace."""
@@ -212,20 +211,29 @@ def exec_output(server: ApiServer, pod: str, command: Sequence[str], *, containe
     Raises CommandFailed at its end, or another ClusterProblem if it could not be run or the connection was lost.
     """
     query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
-    errors, ended = bytearray(), None
+    errors, channel = bytearray(), None
     with pod_stream(server, pod, "exec", query, _PROTOCOL) as stream:
         stream.settimeout(_SILENCE_SECONDS)
-        while ended is None:
+        while channel != ERROR:
             channel, data = receive(stream) or (None, b"")
             if channel == STDOUT:
                 yield data
             elif channel == STDERR:
                 errors += data
-            elif channel == ERROR:
-                ended = json.loads(data)
-    if ended.get("status") != "Success":
-        text = errors.decode("utf-8", errors="replace").strip()
-        raise CommandFailed(pod, text or str(ended.get("message", "the command failed")))
+    code, message = exit_status(data)
+    if code != 0:
+        raise CommandFailed(pod, errors.decode("utf-8", errors="replace").strip() or message)
+
+
+def exit_status(data: bytes) -> tuple[int | None, str]:
+    """Return the exit code on the channel ERROR, and a message; None for a command that could not be started."""
+    status = json.loads(data)
+    if status.get("status") == "Success":
+        return 0, ""
+    causes = (status.get("details") or {}).get("causes") or ()
+    codes = [str(cause.get("message")) for cause in causes if cause.get("reason") == "ExitCode"]
+    message = str(status.get("message") or "the command could not be started")
+    return int(codes[0]) if codes and codes[0].isdecimal() else None, message
 
 
 def receive(stream: Any) -> tuple[int, bytes] | None:

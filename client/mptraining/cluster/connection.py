@@ -113,8 +113,8 @@ def connect_for(body: Raw, cluster: Cluster) -> ApiServer:
     server = connect(cluster)
     namespace = body["metadata"].setdefault("namespace", server.namespace)
     if cluster.namespace and namespace != cluster.namespace:
-        found = f"{namespace!r} in the document, {cluster.namespace!r} asked for"
-        raise InvalidSpec("metadata.namespace", found, expected="one namespace")
+        conflict = f"{namespace!r} in the document, {cluster.namespace!r} asked for"
+        raise InvalidSpec("metadata.namespace", conflict, expected="one namespace")
     return server.in_namespace(namespace)
 
 
@@ -133,8 +133,8 @@ def _load_kubeconfig(config: Any, cluster: Cluster, configuration: Any) -> tuple
         config.load_kube_config(files, context=chosen, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, KeyError) as error:
         raise NoCluster(files, f"cannot be used: {error}", next_step=_CHOICES) from None
-    found: dict[str, Any] = next((context for context in contexts if context["name"] == chosen), {})
-    return str(chosen), str(found.get("context", {}).get("namespace") or "default")
+    chosen_context: dict[str, Any] = next((context for context in contexts if context["name"] == chosen), {})
+    return str(chosen), str(chosen_context.get("context", {}).get("namespace") or "default")
 
 
 def _kubeconfigs() -> list[str]:
@@ -156,9 +156,9 @@ def current_context(environment: Mapping[str, str]) -> str | None:
     files = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     for file in files or [Path.home() / ".kube" / "config"]:
         try:
-            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+            kubeconfig = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             continue
-        if isinstance(found, dict) and found.get("current-context"):
-            return str(found["current-context"])
+        if isinstance(kubeconfig, dict) and kubeconfig.get("current-context"):
+            return str(kubeconfig["current-context"])
     return None

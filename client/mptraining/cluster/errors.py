@@ -83,7 +83,6 @@ class Request:
 
 @contextmanager
 def cluster_problems(request: Request) -> Iterator[None]:
-    """Convert ApiProblem to ClusterProblem."""
     try:
         yield
     except ApiProblem as problem:
@@ -98,40 +97,40 @@ def cluster_problem(request: Request, problem: ApiProblem) -> ClusterProblem:
     where, there = request.cluster, f"in namespace {request.namespace!r}"
     step: str | Sequence[str | Place] = ""
     if status == 0:
-        kind, found = Unreachable, f"the API server does not answer: {message}"
+        kind, explanation = Unreachable, f"the API server does not answer: {message}"
         step = (
             "Is the cluster running, and this machine in a network that reaches it (VPN, proxy)? "
             "Try: kubectl cluster-info"
         )
     elif status == 401 or (status == 403 and '"system:anonymous"' in message):
-        kind, found = NotLoggedIn, "the API server does not accept these credentials"
+        kind, explanation = NotLoggedIn, "the API server does not accept these credentials"
         step = "Log in again, as you did for this cluster's kubeconfig; in Colab: google.colab.auth.authenticate_user()"
     elif status == 404 and noun and not problem.kind:
         older = ", or an older version without sweeps is" if noun == "sweep" else ""
         kind = NotInstalled
-        found = f"this cluster does not know MPTraining{noun.title()}: mptraining is not installed there{older}"
+        explanation = f"this cluster does not know MPTraining{noun.title()}: mptraining is not installed there{older}"
         step = f"An administrator installs it once, from a copy of the project: {INSTALL}"
     elif status == 404 and problem.kind == "namespaces":
-        kind, found = NotFound, f"there is no namespace {request.namespace!r}"
+        kind, explanation = NotFound, f"there is no namespace {request.namespace!r}"
         step = ("Name another, ", NAMESPACE, f", or make it: kubectl create namespace {request.namespace}")
     elif status == 404:
         kind, where = NotFound, request.name
-        found = f"no {noun or request.resource} of this name {there} of {request.cluster}"
+        explanation = f"no {noun or request.resource} of this name {there} of {request.cluster}"
         step = ("`mptj list` shows those that exist; another namespace: ", NAMESPACE, ".") if noun else ""
     elif status == 403 and "cannot" in message:
         kind = NotAllowed
-        found, step = _missing_role(request, message)
+        explanation, step = _missing_role(request, message)
     elif status == 403 and not noun:
-        found = f"refused to {request.verb} {request.resource} {there}: {message}"
+        explanation = f"refused to {request.verb} {request.resource} {there}: {message}"
         step = ("Ask the administrator of the namespace, or name another: ", NAMESPACE, ".")
     elif noun and status in (400, 403, 409, 422) and problem.reason == "AlreadyExists":
-        kind, where, found = AlreadyExists, request.name, f"a {noun} of this name exists {there}"
+        kind, where, explanation = AlreadyExists, request.name, f"a {noun} of this name exists {there}"
         step = f"Look at it with `mptj status {where}`; delete it with `mptj cancel {where}`, or choose another name."
     elif noun and status in (400, 403, 409, 422):
-        where, found, step = request.name, _INVALID.sub("", message), f"Fix the {noun} and submit it again."
+        where, explanation, step = request.name, _INVALID.sub("", message), f"Fix the {noun} and submit it again."
     else:
-        found = f"{request.verb} {request.resource}: HTTP {status} {problem.reason}: {message}"
-    converted = kind(where, found, next_step=step)
+        explanation = f"{request.verb} {request.resource}: HTTP {status} {problem.reason}: {message}"
+    converted = kind(where, explanation, next_step=step)
     converted.status = status
     return converted
 
@@ -144,14 +143,14 @@ def _missing_role(request: Request, message: str) -> tuple[str, str]:
     match = _USER.search(message)
     user = match[1] if match else "USER"
     where = f"in namespace {request.namespace!r}" if request.namespace else "in the cluster"
-    found = f"{match[1] if match else 'this account'} may not {request.verb} {request.resource} {where}"
+    explanation = f"{match[1] if match else 'this account'} may not {request.verb} {request.resource} {where}"
     if request.namespace is None:
         role = f"one with the verb {request.verb} on {request.resource}"
-        return found, f"An administrator binds a ClusterRole, {role}, to {user!r}."
+        return explanation, f"An administrator binds a ClusterRole, {role}, to {user!r}."
     role = "view" if request.verb in ("get", "list", "watch") and request.resource not in _POWERFUL else "edit"
     subject = f"--user={user}"
     if user.startswith("system:serviceaccount:"):
         subject = f"--serviceaccount={user.removeprefix('system:serviceaccount:')}"
     name = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[-40:].strip("-")
     command = f"kubectl create rolebinding {name}-{role} --clusterrole={role} {subject} --namespace={request.namespace}"
-    return found, f"An administrator grants the role {role!r}, which holds mptraining-{role}: {command}"
+    return explanation, f"An administrator grants the role {role!r}, which holds mptraining-{role}: {command}"

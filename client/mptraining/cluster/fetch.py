@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import google_crc32c
 
@@ -34,6 +34,7 @@ from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, reason_text
 from mptraining.cluster.logs import WorkerPod, pods
 from mptraining.cluster.reader_pod import absolute_path, reader_pod, volume_of
+from mptraining.display.transfer import Transfer
 from mptraining_api import run_folder
 from mptraining_api.kubernetes_api import BATCH_JOBS
 from mptraining_api.launch import FETCHED_COMMAND, FILES_COMMAND, SEND_COMMAND
@@ -49,32 +50,9 @@ _THREADS = 8
 _CHUNK = 4 * 2**20
 
 
-class TransferDisplay(Protocol):
-    """Shows a transfer: lines, and a bar of bytes."""
-
-    def say(self, text: str) -> None: ...
-
-    def total(self, bytes: int) -> None: ...
-
-    def add(self, bytes: int) -> None: ...
-
-
-class Quiet:
-    """Shows nothing but messages."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-
-    def total(self, bytes: int) -> None:
-        """Show nothing."""
-
-    def add(self, bytes: int) -> None:
-        """Show nothing."""
-
-
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to fetch. `part` is a folder below the run folder (MODEL, FUNCTION), or "." for all of it."""
+class FetchRequest:
+    """A fetch of a job's files. `part` is a folder below the run folder (MODEL, FUNCTION), or "." for all of it."""
 
     job: str
     uid: str
@@ -100,8 +78,8 @@ def fetch_output(
     server: ApiServer,
     seen: JobView,
     output: str,
-    wanted: Wanted,
-    display: TransferDisplay,
+    request: FetchRequest,
+    display: Transfer,
     *,
     clock: Callable[[], float],
 ) -> Path:
@@ -110,24 +88,30 @@ def fetch_output(
     Raises Problem with the next step.
     """
     # Before a pod is created for nothing.
-    refuse_existing(wanted.to, overwrite=wanted.overwrite)
-    if wanted.part == run_folder.MODEL and seen.finished and not seen.succeeded:
-        raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
+    refuse_existing(request.to, overwrite=request.overwrite)
+    if request.part == run_folder.MODEL:
+        refuse_failed(seen)
     if storage.is_remote(output) or storage.exists(storage.join(output, run_folder.JOB)):
-        return fetch_stored(output, wanted, display)
-    return _fetch_volume(server, seen, output, wanted, display, clock)
+        return fetch_stored(output, request, display)
+    return _fetch_volume(server, seen, output, request, display, clock)
 
 
-def fetch_stored(uri: str, wanted: Wanted, display: TransferDisplay) -> Path:
+def refuse_failed(seen: JobView) -> None:
+    """Raise ClusterProblem if the job has failed, and so has no model."""
+    if seen.finished and not seen.succeeded:
+        raise ClusterProblem(seen.name, f"there is no model, the job has failed: {reason_text(seen)}")
+
+
+def fetch_stored(uri: str, request: FetchRequest, display: Transfer) -> Path:
     """Fetch from the run folder `uri`, in a bucket or on this machine. Raises Problem."""
-    return _fetch_objects(uri if wanted.part == "." else storage.join(uri, wanted.part), wanted, display)
+    return _fetch_objects(uri if request.part == "." else storage.join(uri, request.part), request, display)
 
 
-def _fetch_objects(folder: str, wanted: Wanted, display: TransferDisplay) -> Path:
+def _fetch_objects(folder: str, request: FetchRequest, display: Transfer) -> Path:
     stored = folder if storage.is_remote(folder) else str(storage.local_path(folder))
     objects = storage.list_objects(stored)
     sizes = {file.uri.removeprefix(stored).lstrip("/"): file.size for file in objects}
-    with _NewFolder(wanted, display, sizes) as new, ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool:
+    with _NewFolder(request, display, sizes) as new, ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool:
         copies = [pool.submit(_copy_object, file, path, new) for file, path in zip(objects, sizes, strict=True)]
         try:
             for copy in copies:
@@ -135,7 +119,7 @@ def _fetch_objects(folder: str, wanted: Wanted, display: TransferDisplay) -> Pat
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return wanted.to
+    return request.to
 
 
 def _copy_object(stored: StoredObject, path: str, new: _NewFolder) -> None:
@@ -149,8 +133,8 @@ def _copy_object(stored: StoredObject, path: str, new: _NewFolder) -> None:
             crc = google_crc32c.extend(crc, data)
             yield data
         if stored.crc32c not in (None, crc):
-            found = f"damaged on its way: CRC32C {crc:08x} arrived, the bucket has {stored.crc32c:08x}"
-            raise InvalidData(stored.uri, found, next_step="Fetch it again.")
+            mismatch = f"damaged on its way: CRC32C {crc:08x} arrived, the bucket has {stored.crc32c:08x}"
+            raise InvalidData(stored.uri, mismatch, next_step="Fetch it again.")
 
     try:
         new.add(path, content())
@@ -174,9 +158,9 @@ def _pod_files(server: ApiServer, pod: str, folder: str) -> dict[str, int]:
         raise _no_folder(pod, "its list of files cannot be read") from None
 
 
-def _fetch_pod(server: ApiServer, pod: str, folder: str, wanted: Wanted, display: TransferDisplay) -> Path:
+def _fetch_pod(server: ApiServer, pod: str, folder: str, request: FetchRequest, display: Transfer) -> Path:
     """Fetch a folder of a pod as `kubectl cp` does: a command there writes a tar, which is unpacked here."""
-    with _NewFolder(wanted, display, _pod_files(server, pod, folder)) as new:
+    with _NewFolder(request, display, _pod_files(server, pod, folder)) as new:
         output = exec_output(server, pod, (*SEND_COMMAND, folder), container=TRAINER_CONTAINER)
         try:
             with tarfile.open(fileobj=io.BufferedReader(_Stream(output)), mode="r|") as tar:
@@ -191,12 +175,12 @@ def _fetch_pod(server: ApiServer, pod: str, folder: str, wanted: Wanted, display
             raise _no_folder(pod, str(error)) from None
         # The exit code arrives after the archive.
         deque(output, maxlen=0)
-    return wanted.to
+    return request.to
 
 
-def _no_folder(pod: str, found: str) -> ClusterProblem:
+def _no_folder(pod: str, cause: str) -> ClusterProblem:
     step = "Check what the job runs before you open any of its files."
-    return ClusterProblem(pod, f"it did not send a folder: {found}", next_step=step)
+    return ClusterProblem(pod, f"it did not send a folder: {cause}", next_step=step)
 
 
 class _Stream(io.RawIOBase):
@@ -232,21 +216,21 @@ class _NewFolder:
     unless it is to be replaced, and StorageFull if the disk is full.
     """
 
-    def __init__(self, wanted: Wanted, display: TransferDisplay, sizes: Mapping[str, int]) -> None:
-        refuse_existing(wanted.to, overwrite=wanted.overwrite)
+    def __init__(self, request: FetchRequest, display: Transfer, sizes: Mapping[str, int]) -> None:
+        refuse_existing(request.to, overwrite=request.overwrite)
         if not sizes:
-            step = "" if wanted.part == "." else f"It is written at the end of training: mptj status {wanted.job}"
-            raise ClusterProblem(wanted.job, f"there is no {wanted.what} yet", next_step=step)
+            step = "" if request.part == "." else f"It is written at the end of training: mptj status {request.job}"
+            raise ClusterProblem(request.job, f"there is no {request.what} yet", next_step=step)
         self.sizes = sizes
-        self._wanted = wanted
+        self._request = request
         self._display = display
         self._arrived: set[str] = set()
 
     def __enter__(self) -> Self:
-        target = self._wanted.to
+        target = self._request.to
         with translate_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            # In the same folder as the target: a folder is renamed on one disk only.
+            # A folder can only be renamed on one disk, so this one is next to the target.
             self._scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
             self._files = self._scratch / "files"
             self._files.mkdir()
@@ -279,10 +263,10 @@ class _NewFolder:
         self._arrived.add(path)
 
     def _publish(self) -> None:
-        job, target = self._wanted.job, self._wanted.to
+        job, target = self._request.job, self._request.to
         changed = [path for path in self.sizes if path not in self._arrived]
         if not self._arrived:
-            raise InvalidData(job, f"all files of its {self._wanted.what} changed while they were fetched")
+            raise InvalidData(job, f"all files of its {self._request.what} changed while they were fetched")
         if changed:
             names = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")
             self._display.say(f"note: {len(changed)} files changed while they were fetched and are not in it: {names}")
@@ -292,44 +276,44 @@ class _NewFolder:
             self._files.replace(target)
 
 
-def fetch_cached(wanted: Wanted, display: TransferDisplay) -> Path:
+def fetch_cached(request: FetchRequest, display: Transfer) -> Path:
     """Copy the model that a client fetched while it waited. Raises ClusterProblem if there is none, or no more."""
-    here = cache_folder(wanted.uid)
-    if here.exists() and wanted.part == run_folder.MODEL:
-        return _fetch_objects(str(here), wanted, display)
+    here = cache_folder(request.uid)
+    if here.exists() and request.part == run_folder.MODEL:
+        return _fetch_objects(str(here), request, display)
     if here.exists():
-        found, step = (
+        explanation, step = (
             "its model alone was fetched, and the rest is gone with its pod",
             f"Add --model-only, or copy {here}",
         )
     else:
-        found = f"the job had no output.uri, and the pod that kept its {wanted.what} no longer exists"
-        step = f"Train again with output.uri, or fetch it in time: mptj fetch {wanted.job}, Job.wait()"
-    raise ClusterProblem(wanted.job, found, next_step=step)
+        explanation = f"the job had no output.uri, and the pod that kept its {request.what} no longer exists"
+        step = f"Train again with output.uri, or fetch it in time: mptj fetch {request.job}, Job.wait()"
+    raise ClusterProblem(request.job, explanation, next_step=step)
 
 
-def fetch_kept(server: ApiServer, wanted: Wanted, display: TransferDisplay, *, seconds: float = 0.0) -> Path:
+def fetch_kept(server: ApiServer, request: FetchRequest, display: Transfer, *, seconds: float = 0.0) -> Path:
     """Fetch from worker 0, which keeps the run folder of a job without output.uri; it may end then.
 
     The value of its function goes into the cache, since it is gone with the pod; without a model it alone is fetched.
     `seconds` is the time to wait until worker 0 serves the folder. Raises StillTraining if it keeps none.
     """
-    cache = cache_folder(wanted.uid, run_folder.FUNCTION)
-    value = replace(wanted, to=cache, part=run_folder.FUNCTION, overwrite=True)
-    pod = worker_zero(server, wanted.uid)
+    cache = cache_folder(request.uid, run_folder.FUNCTION)
+    value = replace(request, to=cache, part=run_folder.FUNCTION, overwrite=True)
+    pod = worker_zero(server, request.uid)
     while True:
         if pod is None:
-            raise _still_training(wanted)
+            raise _still_training(request)
         try:
-            kept = [part for part in (value, wanted) if _pod_files(server, pod.name, part.part)]
-            for part in kept or [wanted]:
+            kept = [part for part in (value, request) if _pod_files(server, pod.name, part.part)]
+            for part in kept or [request]:
                 folder = _fetch_pod(server, pod.name, part.part, part, display)
             break
         except CommandFailed as problem:
             if "none is kept here" not in str(problem):
                 raise
             if seconds <= 0:
-                raise _still_training(wanted) from None
+                raise _still_training(request) from None
         seconds -= _PAUSE_SECONDS
         _pause(_PAUSE_SECONDS)
     # The container may end before this command returns. The folder is complete in either case.
@@ -343,23 +327,28 @@ class StillTraining(ClusterProblem):
     """The job has no output.uri, and its worker 0 keeps no folder yet."""
 
 
-def _still_training(wanted: Wanted) -> StillTraining:
-    target = default_target(wanted.job, model_only=True)
-    step = f"Follow it and save its model at the end: mptj wait {wanted.job} --model {target}"
-    return StillTraining(wanted.job, "it has no output.uri and has not finished training", next_step=step)
+def _still_training(request: FetchRequest) -> StillTraining:
+    target = default_target(request.job, model_only=True)
+    step = f"Follow it and save its model at the end: mptj wait {request.job} --model {target}"
+    return StillTraining(request.job, "it has no output.uri and has not finished training", next_step=step)
 
 
 def _fetch_volume(
-    server: ApiServer, seen: JobView, output: str, wanted: Wanted, display: TransferDisplay, clock: Callable[[], float]
+    server: ApiServer,
+    seen: JobView,
+    output: str,
+    request: FetchRequest,
+    display: Transfer,
+    clock: Callable[[], float],
 ) -> Path:
     """Fetch from a path of the job's pods: by its worker 0 while it runs, else by a pod that mounts the same volume."""
     template = _template(server, seen)
     mounted = volume_of(output, template)
-    path = posixpath.normpath(posixpath.join(absolute_path(output), wanted.part))
+    path = posixpath.normpath(posixpath.join(absolute_path(output), request.part))
     worker = worker_zero(server, seen.uid)
     if worker is not None:
         try:
-            return _fetch_pod(server, worker.name, path, wanted, display)
+            return _fetch_pod(server, worker.name, path, request, display)
         except (CommandFailed, Unreachable, NotFound) as problem:
             if mounted is None or not mounted.persistent:
                 raise
@@ -374,13 +363,13 @@ def _fetch_volume(
     display.say(f"a pod reads {path} from the {on}; it is deleted afterwards")
     name = f"{seen.name}-fetch-{secrets.token_hex(2)}"
     with reader_pod(server, name, seen.document, template, mounted, clock=clock, wait=_pause):
-        return _fetch_pod(server, name, path, wanted, display)
+        return _fetch_pod(server, name, path, request, display)
 
 
 def worker_zero(server: ApiServer, uid: str) -> WorkerPod | None:
     """Return the pod of worker 0 of the last attempt, if it runs."""
-    found = [pod for pod in pods(server, uid) if pod.index == 0 and pod.started and pod.phase == "Running"]
-    return found[-1] if found else None
+    running = [pod for pod in pods(server, uid) if pod.index == 0 and pod.started and pod.phase == "Running"]
+    return running[-1] if running else None
 
 
 def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
@@ -390,8 +379,8 @@ def _template(server: ApiServer, seen: JobView) -> Mapping[str, Any]:
         raise ClusterProblem(seen.name, "no attempt has been started: it has no run folder yet", next_step=step)
     for number in range(attempt, 0, -1):
         with suppress(NotFound):
-            found: Mapping[str, Any] = server.get(BATCH_JOBS, f"{seen.name}-{number}")["spec"]["template"]
-            return found
+            template: Mapping[str, Any] = server.get(BATCH_JOBS, f"{seen.name}-{number}")["spec"]["template"]
+            return template
     raise ClusterProblem(
         seen.name,
         "its Indexed Jobs are deleted, so that its volume and image are not known any more",

@@ -32,8 +32,6 @@ DRAIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a worker's log."""
-
     pod: WorkerPod
     text: str
 
@@ -69,7 +67,9 @@ class JobFollower:
         self._inbox: queue.SimpleQueue[Update | BaseException] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._worker = worker
-        self._logs: LogFollower | None = LogFollower(server, on_line=self._put_line, tail=tail)
+        self._logs: LogFollower | None = LogFollower(
+            server, on_line=lambda pod, text: self._inbox.put(Line(pod, text)), tail=tail
+        )
         self._thread = threading.Thread(target=self._work, name=f"watch of {name}", daemon=True)
 
     def __enter__(self) -> JobFollower:
@@ -106,9 +106,6 @@ class JobFollower:
         """Return whether log lines may still arrive, from a log that is being read or a pod that is not yet listed."""
         return self._thread.is_alive() or (self._logs is not None and self._logs.reading)
 
-    def _put_line(self, pod: WorkerPod, text: str) -> None:
-        self._inbox.put(Line(pod, text))
-
     # -- watch thread -------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -141,14 +138,14 @@ class JobFollower:
 
     def _look_for_logs(self, logs: LogFollower) -> None:
         try:
-            found = pods(self._server, self._uid)
+            worker_pods = pods(self._server, self._uid)
         except Unreachable:
             raise
         except ClusterProblem:
             # Without permission to read pods, the progress is shown from the job's status.
             self._logs = None
             return
-        for pod in found:
-            wanted = pod.index < LOGS_AT_ONCE if self._worker is None else pod.index == self._worker
-            if pod.started and wanted:
+        for pod in worker_pods:
+            is_followed = pod.index < LOGS_AT_ONCE if self._worker is None else pod.index == self._worker
+            if pod.started and is_followed:
                 logs.add(pod)

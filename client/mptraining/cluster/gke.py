@@ -70,7 +70,6 @@ _LOGIN = (
 
 
 def gke_problem(status: int, document: Any, *, project: str, location: str, cluster: str) -> ClusterProblem:
-    """Return the problem for an error response of the GKE API."""
     error = document.get("error", {}) if isinstance(document, dict) else {}
     message = str(error.get("message", "")) or f"HTTP {status}"
     name = f"GKE cluster {cluster}"
@@ -108,25 +107,25 @@ def api_server_address(document: Mapping[str, Any], name: str) -> tuple[str, byt
     return f"https://{endpoint}", base64.b64decode(authority) if authority else None
 
 
-def configure(configuration: Any, found: GkeCluster) -> None:
+def configure(configuration: Any, cluster: GkeCluster) -> None:
     """Fill in a kubernetes.client.Configuration; the token is refreshed before a request if it has expired."""
-    configuration.host = found.host
-    if found.authority is not None:
+    configuration.host = cluster.host
+    if cluster.authority is not None:
         # The client accepts only a file: one for each certificate, which all commands share.
-        path = user_cache("gke", f"{hashlib.sha256(found.authority).hexdigest()}.crt")
-        if not path.exists() or path.read_bytes() != found.authority:
+        path = user_cache("gke", f"{hashlib.sha256(cluster.authority).hexdigest()}.crt")
+        if not path.exists() or path.read_bytes() != cluster.authority:
             with atomic_write(path) as unfinished:
                 unfinished.touch(mode=0o600)
-                unfinished.write_bytes(found.authority)
+                unfinished.write_bytes(cluster.authority)
         configuration.ssl_ca_cert = str(path)
 
     def refresh(refreshed: Any) -> None:
         from google.auth.transport.requests import Request
 
-        if not found.credentials.valid:
-            found.credentials.refresh(Request())
+        if not cluster.credentials.valid:
+            cluster.credentials.refresh(Request())
         # The client's key is `authorization` up to version 35 and `BearerToken` from 36 on; it ignores the other one.
-        refreshed.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {found.credentials.token}")
+        refreshed.api_key |= dict.fromkeys(("authorization", "BearerToken"), f"Bearer {cluster.credentials.token}")
 
     refresh(configuration)
     configuration.refresh_api_key_hook = refresh

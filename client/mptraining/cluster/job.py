@@ -17,6 +17,7 @@ from mptraining.cluster.job_events import ClusterEvent, job_events
 from mptraining.cluster.job_view import JobView, by_creation, reason_text, view, with_status
 from mptraining.display.html import card
 from mptraining.display.text import Display
+from mptraining.display.transfer import Transfer, transfer_here
 from mptraining_api import events, run_folder
 from mptraining_api.events import Raised
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, Raw
@@ -25,7 +26,7 @@ from mptraining_api.run_folder import FunctionResult
 from mptraining_api.status import Attempt, config_map_name
 
 if TYPE_CHECKING:
-    from mptraining.cluster.fetch import TransferDisplay, Wanted
+    from mptraining.cluster.fetch import FetchRequest
     from mptraining.runs import History, Run
     from mptraining_api.resolved_job import ResolvedJob
 
@@ -111,11 +112,11 @@ class Job:
         from mptraining.cluster.follow import JobFollower, Line
 
         if not follow:
-            found = logs.pods(self.server, self.uid)
-            selected = [each for each in logs.select_pods(found, attempt=attempt, worker=worker) if each.started]
-            if not selected:
-                raise logs.explain_no_logs(found, self.status(), attempt=attempt, worker=worker)
-            for pod in selected:
+            job_pods = logs.pods(self.server, self.uid)
+            started = [pod for pod in logs.select_pods(job_pods, attempt=attempt, worker=worker) if pod.started]
+            if not started:
+                raise logs.explain_no_logs(job_pods, self.status(), attempt=attempt, worker=worker)
+            for pod in started:
                 for text in logs.log_lines(self.server, pod):
                     yield from logs.format_line(pod, text, raw=raw)
             return
@@ -159,11 +160,11 @@ class Job:
         stored = self._function_result(seen)
         if stored is not None and stored.raised != seen.succeeded:
             return value_of(stored)
-        found, step = f"the function did not return: {reason_text(seen)}", self.server.command("logs", self.name)
+        why, step = f"the function did not return: {reason_text(seen)}", self.server.command("logs", self.name)
         if seen.succeeded:
-            found = "there is no value: its program is no function, or the pod that kept the value no longer exists"
+            why = "there is no value: its program is no function, or the pod that kept the value no longer exists"
             step = "Submit the function again with output='gs://…'"
-        raise ClusterProblem(self.name, found, next_step=step)
+        raise ClusterProblem(self.name, why, next_step=step)
 
     def _function_result(self, seen: JobView) -> FunctionResult | None:
         """Return what the function returned, or raised in the last attempt; None if nothing is left of it."""
@@ -177,17 +178,17 @@ class Job:
             raised = next((event for event in map(events.parse, lines) if isinstance(event, Raised)), None)
             return FunctionResult.read(raised.result) if raised is not None else None
         if output is not None:
-            wanted = self._wanted(here, run_folder.FUNCTION, overwrite=True)
+            request = self._fetch_request(here, run_folder.FUNCTION, overwrite=True)
             try:
-                fetch.fetch_output(self.server, seen, output, wanted, fetch.Quiet(print), clock=time.monotonic)
+                fetch.fetch_output(self.server, seen, output, request, Transfer(print), clock=time.monotonic)
             except ClusterProblem:
                 if seen.succeeded:
                     raise
-                # It failed before or beside the function; the reason is in the status.
+                # The job failed outside of the function; the status has the reason.
                 return None
-        found = function_result.read(str(here))
-        old = found is not None and found.raised and found.attempt != seen.status.current_attempt
-        return None if old else found
+        stored = function_result.read(str(here))
+        old = stored is not None and stored.raised and stored.attempt != seen.status.current_attempt
+        return None if old else stored
 
     def follow(self, display: Display, *, timeout: float | None = None, fetch: bool = False) -> JobView:
         """Wait like `wait`, on that display, but raise KeyboardInterrupt, and fetch the model only with `fetch`."""
@@ -291,15 +292,16 @@ class Job:
         """
         from mptraining.cluster import fetch
 
-        seen, shown = self.status(), fetch.Quiet(print)
-        wanted = self._wanted(folder, run_folder.MODEL, overwrite=True)
+        seen, shown = self.status(), Transfer(print)
+        request = self._fetch_request(folder, run_folder.MODEL, overwrite=True)
         if not seen.finished and self.run_folder is None:
             if fetch.cache_folder(self.uid).exists():
-                return fetch.fetch_cached(wanted, shown)
+                return fetch.fetch_cached(request, shown)
             # The pod may keep the model already, and the job does not end before it is fetched.
             with suppress(fetch.StillTraining):
-                return fetch.fetch_kept(self.server, wanted, shown)
-        self._must_have_succeeded(seen if seen.finished else self.wait())
+                return fetch.fetch_kept(self.server, request, shown)
+        if not seen.finished:
+            self.wait()
         return self.fetch(folder, model_only=True, overwrite=True, display=shown)
 
     def fetch(
@@ -308,7 +310,7 @@ class Job:
         *,
         model_only: bool = False,
         overwrite: bool = False,
-        display: TransferDisplay | None = None,
+        display: Transfer | None = None,
     ) -> Path:
         """Copy the run folder, or its model alone, to the folder `to` and return it; by default a folder of the job's
         name here.
@@ -318,23 +320,22 @@ class Job:
         `overwrite`, and ClusterProblem if there is nothing to fetch.
         """
         from mptraining.cluster import fetch
-        from mptraining.display.transfer import transfer_here
 
         target = fetch.default_target(self.name, model_only=model_only) if to is None else to
-        wanted = self._wanted(target, run_folder.MODEL if model_only else ".", overwrite=overwrite)
+        request = self._fetch_request(target, run_folder.MODEL if model_only else ".", overwrite=overwrite)
         seen, output = self.status(), self.run_folder
         with nullcontext(display) if display is not None else transfer_here() as shown:
             if output is not None:
-                return fetch.fetch_output(self.server, seen, output, wanted, shown, clock=time.monotonic)
+                return fetch.fetch_output(self.server, seen, output, request, shown, clock=time.monotonic)
             if seen.finished or fetch.cache_folder(self.uid).exists():
-                self._must_have_succeeded(seen)
-                return fetch.fetch_cached(wanted, shown)
-            return fetch.fetch_kept(self.server, wanted, shown)
+                fetch.refuse_failed(seen)
+                return fetch.fetch_cached(request, shown)
+            return fetch.fetch_kept(self.server, request, shown)
 
-    def _wanted(self, to: str | Path, part: str, *, overwrite: bool) -> Wanted:
-        from mptraining.cluster.fetch import Wanted
+    def _fetch_request(self, to: str | Path, part: str, *, overwrite: bool) -> FetchRequest:
+        from mptraining.cluster.fetch import FetchRequest
 
-        return Wanted(self.name, self.uid, Path(to), part, overwrite)
+        return FetchRequest(self.name, self.uid, Path(to), part, overwrite)
 
     def _fetch_while_waiting(self, display: Display) -> None:
         """Fetch the model to the cache while `wait` runs, when worker 0 reports that it keeps the model."""
@@ -343,17 +344,13 @@ class Job:
         here = fetch.cache_folder(self.uid)
         if here.exists() or fetch.cache_folder(self.uid, run_folder.FUNCTION).exists():
             return
-        wanted = self._wanted(here, run_folder.MODEL, overwrite=True)
+        request = self._fetch_request(here, run_folder.MODEL, overwrite=True)
         try:
-            fetched = fetch.fetch_kept(self.server, wanted, fetch.Quiet(display.say), seconds=MODEL_SECONDS)
+            fetched = fetch.fetch_kept(self.server, request, Transfer(display.say), seconds=MODEL_SECONDS)
         except Problem as problem:
             display.say(f"warning: the model could not be fetched: {problem}")
         else:
             display.say(f"fetched the model, as there is no run folder: {fetched}")
-
-    def _must_have_succeeded(self, seen: JobView) -> None:
-        if seen.finished and not seen.succeeded:
-            raise ClusterProblem(self.name, f"there is no model, the job has failed: {reason_text(seen)}")
 
 
 def attach(name: str, cluster: Cluster = HERE) -> Job:

@@ -47,8 +47,8 @@ def job_events(server: ApiServer, uid: str) -> list[ClusterEvent]:
         return server.items(EVENTS, fieldSelector=f"involvedObject.uid={uid}")
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="events") as pool:
-        found = pool.map(of, [*uids, *(pod.uid for pod in newest[:MOST_PODS])])
-        return sorted(_read(document) for documents in found for document in documents)
+        answers = pool.map(of, [*uids, *(pod.uid for pod in newest[:MOST_PODS])])
+        return sorted(_read(document) for documents in answers for document in documents)
 
 
 def _read(document: Mapping[str, Any]) -> ClusterEvent:

@@ -69,8 +69,8 @@ class JobView:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.document.get("spec") or {}
-        return found
+        spec: Mapping[str, Any] = self.document.get("spec") or {}
+        return spec
 
     @property
     def paused(self) -> bool:
@@ -114,8 +114,8 @@ class JobView:
     @property
     def output(self) -> str | None:
         """Return the run folder in the job's spec, if there is one."""
-        found = (self.spec.get("output") or {}).get("uri")
-        return str(found) if found else None
+        uri = (self.spec.get("output") or {}).get("uri")
+        return str(uri) if uri else None
 
     def __str__(self) -> str:
         return "\n".join(lines(self))
@@ -152,20 +152,21 @@ def view(document: Mapping[str, Any], flags: Sequence[str] = ()) -> JobView:
     return JobView(str(metadata["name"]), namespace, document, status, error, tuple(flags))
 
 
-def condition(status: JobStatus, type: str) -> Condition | None:
+def condition(status: JobStatus, kind: str) -> Condition | None:
     """Return the condition of that type if its status is True."""
-    return next((each for each in status.conditions or () if each.type == type and each.status == "True"), None)
+    conditions = (entry for entry in status.conditions or () if entry.status == "True")
+    return next((entry for entry in conditions if entry.type == kind), None)
 
 
 def reason_text(seen: JobView) -> str:
     """Return reason and message of the current condition: Complete, Failed, Suspended, or else Running."""
     status = seen.status
-    found = seen.ended_by or condition(status, "Suspended")
-    found = found or next((each for each in status.conditions or () if each.type == "Running"), None)
-    if found is None:
+    current = seen.ended_by or condition(status, "Suspended")
+    current = current or next((entry for entry in status.conditions or () if entry.type == "Running"), None)
+    if current is None:
         other = other_controller(seen.document.get("spec", {}).get("managedBy"))
         return seen.error or other or "the operator has not processed the job yet"
-    return f"{found.reason}: {found.message}" if found.message else found.reason
+    return f"{current.reason}: {current.message}" if current.message else current.reason
 
 
 def no_operator_text(seen: JobView, now: float) -> str | None:
@@ -190,10 +191,10 @@ def no_operator_text(seen: JobView, now: float) -> str | None:
 
 def advice(seen: JobView) -> str | None:
     """Return the next step for a job that has failed or is suspended."""
-    found = seen.ended_by or condition(seen.status, "Suspended")
-    if found is None or seen.succeeded:
+    current = seen.ended_by or condition(seen.status, "Suspended")
+    if current is None or seen.succeeded:
         return None
-    text = _ADVICE.get(found.reason)
+    text = _ADVICE.get(current.reason)
     return text.format(name=shlex.join([seen.name, *seen.flags])) if text else None
 
 
@@ -254,11 +255,11 @@ def with_status(attempts: Sequence[Sequence[Event]], seen: JobView) -> list[list
         last = known[-1] if known and known[-1][0].attempt >= latest.attempt else []
         if not last:
             known.append(last)
-        newer = all(latest.step > each.step for each in last if isinstance(each, events.Progress))
+        newer = all(latest.step > event.step for event in last if isinstance(event, events.Progress))
         if newer and (not last or last[0].attempt == latest.attempt):
             # The end stays the last event.
-            ended = [each for each in last if isinstance(each, Finished)]
-            last[:] = [*(each for each in last if not isinstance(each, Finished)), latest, *ended]
+            ended = [event for event in last if isinstance(event, Finished)]
+            last[:] = [*(event for event in last if not isinstance(event, Finished)), latest, *ended]
     ended_by, outcome = seen.ended_by, seen.outcome
     if ended_by is not None and outcome is not None and not (known and isinstance(known[-1][-1], Finished)):
         before = known[-1][-1] if known else None
@@ -289,7 +290,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
     absent = absent_accelerator(seen)
     if absent:
         rows.append(("on the CPU", f"{absent} is absent, and the operator's setting cpuFallback is on"))
-    resolved = {each.decision: each.value for each in status.resolved or ()}
+    resolved = {choice.decision: choice.value for choice in status.resolved or ()}
     decided = [
         resolved.get("machine", "") if len(_machines(seen)) > 1 else "",
         resolved.get("strategy", "").replace("None", ""),
@@ -299,13 +300,12 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
         f"global batch size {resolved['batchSize']}" if "batchSize" in resolved else "",
     ]
     rows.append(("runs as", ", ".join(filter(None, decided))))
-    reasons = [f"{each.decision} {each.value}: {each.reason}" for each in status.resolved or ()]
+    reasons = [f"{choice.decision} {choice.value}: {choice.reason}" for choice in status.resolved or ()]
     rows += [("because" if not at else "", text) for at, text in enumerate(reasons)]
-    rows += [
-        ("attempts" if not at else "", _attempt(each, _machines(seen))) for at, each in enumerate(status.attempts or ())
-    ]
+    attempts = [_attempt(attempt, _machines(seen)) for attempt in status.attempts or ()]
+    rows += [("attempts" if not at else "", text) for at, text in enumerate(attempts)]
     rows.append(("run folder", seen.output or ""))
-    rows += [("advice", each) for each in (advice(seen), *more) if each]
+    rows += [("advice", text) for text in (advice(seen), *more) if text]
     return [
         f"{seen.name}: {seen.phase}{f', attempt {status.current_attempt}' if status.current_attempt else ''}",
         *(f"  {name:<10}  {text}" for name, text in rows if text),
@@ -318,7 +318,8 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     count = accelerator.get("topology") or accelerator.get("countPerWorker") or 1
     progress = seen.status.progress
     percent = "" if progress is None or progress.percent_complete is None else f"{progress.percent_complete}%"
-    metrics = "  ".join(f"{each.name} {_number(each.value)}" for each in (progress.metrics or () if progress else ()))
+    reported = (progress.metrics if progress else None) or ()
+    metrics = "  ".join(f"{metric.name} {_number(metric.value)}" for metric in reported)
     name = f"{count} x {accelerator.get('type', '')}"
     return (seen.name, seen.phase, name, percent, metrics, age(seen.document["metadata"], now))
 

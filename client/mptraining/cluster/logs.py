@@ -38,7 +38,7 @@ class WorkerPod:
 
 def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
     """Return all pods of the job, sorted by attempt and index."""
-    found = []
+    worker_pods = []
     for item in server.items(PODS, labelSelector=f"{JOB_UID}={job_uid}"):
         metadata, status = item["metadata"], item.get("status") or {}
         labels = metadata.get("labels") or {}
@@ -47,7 +47,7 @@ def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
             for container in status.get("containerStatuses") or ()
             if container.get("name") == TRAINER_CONTAINER
         ]
-        found.append(
+        worker_pods.append(
             WorkerPod(
                 attempt=int(labels.get(ATTEMPT, 0)),
                 index=int(labels.get(COMPLETION_INDEX, 0)),
@@ -59,13 +59,13 @@ def pods(server: ApiServer, job_uid: str) -> list[WorkerPod]:
                 running=any("running" in state for state in states),
             )
         )
-    return sorted(found)
+    return sorted(worker_pods)
 
 
-def select_pods(found: Sequence[WorkerPod], *, attempt: int | None, worker: int | None) -> list[WorkerPod]:
+def select_pods(candidates: Sequence[WorkerPod], *, attempt: int | None, worker: int | None) -> list[WorkerPod]:
     """Return the pods of one attempt (default: the last) and one worker (default: all)."""
-    last = max((each.attempt for each in found), default=0) if attempt is None else attempt
-    return [each for each in found if each.attempt == last and worker in (None, each.index)]
+    last = max((pod.attempt for pod in candidates), default=0) if attempt is None else attempt
+    return [pod for pod in candidates if pod.attempt == last and worker in (None, pod.index)]
 
 
 def require_worker(seen: JobView, worker: int | None) -> None:
@@ -76,39 +76,41 @@ def require_worker(seen: JobView, worker: int | None) -> None:
         raise NoLogs(seen.name, f"the job has no worker {worker}", expected=f"one of {known}")
 
 
-def explain_no_logs(found: Sequence[WorkerPod], seen: JobView, *, attempt: int | None, worker: int | None) -> NoLogs:
+def explain_no_logs(
+    worker_pods: Sequence[WorkerPod], seen: JobView, *, attempt: int | None, worker: int | None
+) -> NoLogs:
     """Return why none of the job's pods has a log of that attempt (default: the last) and worker."""
     name = seen.name
     status = f"See: mptj status {shlex.join([name, *seen.flags])}"
     current = seen.status.current_attempt or 0
-    wanted = attempt or max((each.attempt for each in found), default=current)
-    if wanted > current or not wanted:
-        what = f"attempt {wanted} has not been started" if wanted else "no attempt has been started"
+    number = attempt or max((pod.attempt for pod in worker_pods), default=current)
+    if number > current or not number:
+        what = f"attempt {number} has not been started" if number else "no attempt has been started"
         return NoLogs(name, f"{what}: {reason_text(seen)}", next_step=status)
-    of_attempt = [each for each in found if each.attempt == wanted]
+    of_attempt = [pod for pod in worker_pods if pod.attempt == number]
     if not of_attempt:
-        kept = sorted({each.attempt for each in found})
+        kept = sorted({pod.attempt for pod in worker_pods})
         there = f"; attempts with pods: {', '.join(map(str, kept))}" if kept else ""
         return NoLogs(
             name,
-            f"the pods of attempt {wanted} are deleted, and their logs with them{there}",
-            next_step=_events_step(seen, wanted, otherwise=status),
+            f"the pods of attempt {number} are deleted, and their logs with them{there}",
+            next_step=_events_step(seen, number, otherwise=status),
         )
-    if worker is not None and all(each.index != worker for each in of_attempt):
+    if worker is not None and all(pod.index != worker for pod in of_attempt):
         if worker < (seen.status.workers or 0):
             return NoLogs(
                 name,
-                f"the pod of worker {worker} of attempt {wanted} is deleted, and its log with it: when a worker fails, "
+                f"the pod of worker {worker} of attempt {number} is deleted, and its log with it: when a worker fails, "
                 "Kubernetes deletes those that still run",
-                next_step=_events_step(seen, wanted, otherwise=status),
+                next_step=_events_step(seen, number, otherwise=status),
             )
-        workers = sorted({each.index for each in of_attempt})
+        workers = sorted({pod.index for pod in of_attempt})
         return NoLogs(
-            name, f"attempt {wanted} has no worker {worker}", expected=f"one of {', '.join(map(str, workers))}"
+            name, f"attempt {number} has no worker {worker}", expected=f"one of {', '.join(map(str, workers))}"
         )
     which = "no worker" if worker is None else f"worker {worker}"
     does = "has started" if worker is None else "has not started"
-    return NoLogs(name, f"{which} of attempt {wanted} {does}: {reason_text(seen)}", next_step=status)
+    return NoLogs(name, f"{which} of attempt {number} {does}: {reason_text(seen)}", next_step=status)
 
 
 def _events_step(seen: JobView, attempt: int, *, otherwise: str) -> str:
@@ -152,9 +154,9 @@ def chief_events(server: ApiServer, job_uid: str) -> list[list[Event]]:
     attempts = []
     for pod in pods(server, job_uid):
         if pod.index == 0 and pod.started:
-            found = [event for event in map(events.parse, log_lines(server, pod)) if event is not None]
-            if found:
-                attempts.append(found)
+            recorded = [event for event in map(events.parse, log_lines(server, pod)) if event is not None]
+            if recorded:
+                attempts.append(recorded)
     return attempts
 
 

@@ -1,6 +1,6 @@
 """The short-lived pod by which `mptj fetch` reads the run folder of a job from its volume.
 
-It runs the image of the job, mounts nothing but that volume, read only, passes the pod security level `restricted`,
+It runs the image of the job, mounts only that volume, read only, passes the pod security level `restricted`,
 and is owned by the job. It is deleted when the context ends, also by Ctrl-C; if that request cannot be sent, it ends
 by itself after `LONGEST_SECONDS`.
 """
@@ -47,8 +47,8 @@ class Mounted:
 
     @property
     def claim(self) -> str | None:
-        found = self.volume.get("persistentVolumeClaim")
-        return str(found["claimName"]) if found else None
+        claim = self.volume.get("persistentVolumeClaim")
+        return str(claim["claimName"]) if claim else None
 
     @property
     def persistent(self) -> bool:
@@ -63,27 +63,28 @@ def absolute_path(output: str) -> str:
 def volume_of(output: str, template: Mapping[str, Any]) -> Mounted | None:
     """Return the volume of the pod template that holds the path `output`; None if it is on the pod's own disk."""
     path = absolute_path(output)
-    spec = template["spec"]
-    trainer = next(each for each in spec["containers"] if each["name"] == TRAINER_CONTAINER)
-    volumes = {volume["name"]: volume for volume in spec.get("volumes") or ()}
+    volumes = {volume["name"]: volume for volume in template["spec"].get("volumes") or ()}
 
     def above(mount: Mapping[str, Any]) -> bool:
         folder = posixpath.normpath(mount["mountPath"])
         return path == folder or path.startswith(folder.rstrip("/") + "/")
 
-    mounts = [each for each in trainer.get("volumeMounts") or () if above(each)]
+    mounts = [mount for mount in _trainer(template).get("volumeMounts") or () if above(mount)]
     if not mounts:
         return None
-    mount = max(mounts, key=lambda each: len(posixpath.normpath(each["mountPath"])))
+    mount = max(mounts, key=lambda mount: len(posixpath.normpath(mount["mountPath"])))
     return Mounted(path, volumes.get(mount["name"], {}), mount)
+
+
+def _trainer(template: Mapping[str, Any]) -> Raw:
+    return next(container for container in template["spec"]["containers"] if container["name"] == TRAINER_CONTAINER)
 
 
 def pod_body(
     name: str, job: Mapping[str, Any], template: Mapping[str, Any], mounted: Mounted, node: str | None
 ) -> dict[str, Any]:
     """Return the pod `name`; on `node` if it is given, where another pod has mounted the claim."""
-    worker = template["spec"]
-    trainer = next(each for each in worker["containers"] if each["name"] == TRAINER_CONTAINER)
+    worker, trainer = template["spec"], _trainer(template)
     written = (job.get("spec") or {}).get("podTemplate") or {}
     placement: dict[str, Any]
     if node is not None:
@@ -94,7 +95,7 @@ def pod_body(
         # The job's machine may be tainted for accelerators.
         placement = {"affinity": affinity, "tolerations": [{"operator": "Exists"}]}
     else:
-        # Without the accelerator's own selector: any machine can read a volume.
+        # Any machine can read a volume, so the accelerator's selector is left out.
         placement = {
             "tolerations": worker.get("tolerations") or [],
             "nodeSelector": written.get("nodeSelector") or {},
@@ -125,7 +126,7 @@ def pod_body(
                     "image": trainer["image"],
                     "command": [*KEEP_COMMAND, mounted.path, str(LONGEST_SECONDS)],
                     "securityContext": trainer.get("securityContext") or {},
-                    # A quota may require both of every container.
+                    # Some ResourceQuotas require requests and limits on every container.
                     "resources": {
                         "requests": {"cpu": "100m", "memory": "128Mi"},
                         "limits": {"cpu": "1", "memory": "256Mi"},
@@ -186,7 +187,6 @@ def start_problems(pod: Mapping[str, Any], warnings: Sequence[Mapping[str, Any]]
 
 
 def _states(pod: Mapping[str, Any]) -> list[tuple[str, Raw]]:
-    """Return the name and the state of each container."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return [(str(container.get("name")), container.get("state") or {}) for container in statuses]
 
@@ -242,7 +242,7 @@ def _node(server: ApiServer, mounted: Mounted) -> str | None:
     if mounted.claim is None:
         return None
     try:
-        found = server.get(PERSISTENT_VOLUME_CLAIMS, mounted.claim)
+        claim = server.get(PERSISTENT_VOLUME_CLAIMS, mounted.claim)
     except NotFound:
         raise ClusterProblem(
             mounted.claim,
@@ -252,7 +252,7 @@ def _node(server: ApiServer, mounted: Mounted) -> str | None:
     except NotAllowed:
         # A user who may create pods may lack the right to read claims: the scheduler reports one that is gone.
         return None
-    return node_of_claim(found, server.items(PODS))
+    return node_of_claim(claim, server.items(PODS))
 
 
 def _warnings(server: ApiServer, pod: Mapping[str, Any]) -> list[Raw]:

@@ -39,15 +39,15 @@ def copy_without_unknown(source: Path, target: Path) -> tuple[str, ...]:
     removed: dict[str, None] = {}
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         config = without_unknown(json.loads(old.read(_CONFIG)), constructor_arguments, removed)
-        for each in old.infolist():
-            new.writestr(each, json.dumps(config) if each.filename == _CONFIG else old.read(each))
+        for entry in old.infolist():
+            new.writestr(entry, json.dumps(config) if entry.filename == _CONFIG else old.read(entry))
     return tuple(removed)
 
 
 def without_unknown(config: Any, accepted: ConstructorArguments, removed: dict[str, None]) -> Any:
     """Return Keras' serialized `config` without arguments that are None and not accepted; add them to `removed`."""
     if isinstance(config, list):
-        return [without_unknown(each, accepted, removed) for each in config]
+        return [without_unknown(element, accepted, removed) for element in config]
     if not isinstance(config, dict):
         return config
     inner = {key: without_unknown(value, accepted, removed) for key, value in config.items()}

@@ -95,9 +95,9 @@ class FilteredDisplay:
         progress = seen.status.progress
         if progress is None or progress.step is None or progress.attempt == self._attempt_from_log:
             return
-        place = (progress.attempt or 0, progress.step)
-        if place != self._status_step:
-            self._status_step = place
+        position = (progress.attempt or 0, progress.step)
+        if position != self._status_step:
+            self._status_step = position
             self._display.event(0, progress_event(seen))
 
     def line(self, line: Line) -> Event | None:
@@ -122,7 +122,6 @@ class FilteredDisplay:
 
 
 def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
-    """Return the final lines for the user."""
     if seen.succeeded:
         finished = summary.finished.get(0)
         if finished is not None:
@@ -131,7 +130,7 @@ def final_lines(seen: JobView, summary: RunSummary) -> list[str]:
             job = "" if ttl is not None and ttl < _READING_SECONDS else shlex.join([seen.name, *seen.flags])
             return list(success_lines(finished, seen.output, job=job, predicts=summary.predicts))
         return [f"Succeeded: {progress_text(seen)}" if progress_text(seen) else "Succeeded"]
-    return [f"{seen.phase}: {reason_text(seen)}", *(f"  advice      {each}" for each in (advice(seen),) if each)]
+    return [f"{seen.phase}: {reason_text(seen)}", *(f"  advice      {text}" for text in (advice(seen),) if text)]
 
 
 def detached_text(server: ApiServer, name: str) -> str:

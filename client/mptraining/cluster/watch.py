@@ -27,7 +27,7 @@ class ClusterWatch:
         everywhere: bool,
         optional: bool = False,
     ) -> None:
-        """Of an `optional` kind that the user may not list, or that is not installed, there are no objects."""
+        """An `optional` kind has no objects if the user may not list it, or if it is not installed."""
         self.problem: str | None = None
         self._server = server
         self._resource = resource
@@ -35,7 +35,7 @@ class ClusterWatch:
         self._everywhere = everywhere
         self._optional = optional
         self._objects: dict[str, Raw] = {}
-        # Of the last change; empty if the objects must be listed.
+        # The resourceVersion of the last change; empty if the objects must be listed.
         self._version = ""
         self._lock = threading.Lock()
         self._stopped = threading.Event()

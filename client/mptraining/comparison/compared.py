@@ -108,8 +108,8 @@ class Comparison:
             {"folder": run.folder, "label": label, **{row.key: json_value(row.values[index]) for row in self.rows}}
             for index, (run, label) in enumerate(zip(self.runs, self.labels, strict=True))
         ]
-        found = {row.key: [self.labels[index] for index in row.best] for row in self.rows if row.best}
-        return {"runs": runs, "best": found, "notes": list(self.notes)}
+        best_runs = {row.key: [self.labels[index] for index in row.best] for row in self.rows if row.best}
+        return {"runs": runs, "best": best_runs, "notes": list(self.notes)}
 
     def sorted_by(self, column: str) -> Comparison:
         """Return the comparison with the runs in the order of a row, given by key or title.
@@ -122,10 +122,10 @@ class Comparison:
         present = [at for at in range(len(by.values)) if at not in absent]
         numeric = all(isinstance(by.values[at], int | float) for at in present)
 
-        def place(at: int) -> Any:
+        def sort_key(at: int) -> Any:
             return by.values[at] if numeric else str(by.values[at]).lower()
 
-        order = sorted(present, key=place, reverse=by.better == "higher")
+        order = sorted(present, key=sort_key, reverse=by.better == "higher")
         order += absent
         rows = tuple(
             replace(
@@ -186,13 +186,13 @@ class Comparison:
         return file.getvalue().rstrip("\n")
 
     def cells(self, *, many: bool) -> list[tuple[Cell, ...]]:
-        """Return the rows of a table, the first of which is its head: a column for each run, or a row if `many`."""
-        found = [(Cell("run" if many else ""), *(Cell(label, "bold") for label in self.labels))]
+        """Return the head and the rows of a table: a column for each run, or a row if `many`."""
+        rows = [(Cell("run" if many else ""), *(Cell(label, "bold") for label in self.labels))]
         for row in self.shown:
             base = _DIFFERENT if row.kind == "setting" and row.differs else ""
             values = (Cell(text, _BEST if at in row.best else base) for at, text in enumerate(row.texts))
-            found.append((Cell(row.title, "bold" if many else base or "dim"), *values))
-        return list(zip(*found, strict=True)) if many else found
+            rows.append((Cell(row.title, "bold" if many else base or "dim"), *values))
+        return list(zip(*rows, strict=True)) if many else rows
 
     def _repr_html_(self) -> str:
         from mptraining.display.curves import Curve, swatch
@@ -220,7 +220,7 @@ class Comparison:
         unknown = [name for name in names if name not in recorded]
         if unknown:
             raise KeyError(f"{unknown[0]!r} was not recorded. Recorded: {', '.join(recorded) or 'nothing'}")
-        found = []
+        panels = []
         for name in names or metric_names(self.runs):
             curves = (
                 Curve(label, tuple(run.history.series(name)), at)
@@ -228,13 +228,13 @@ class Comparison:
             )
             present = tuple(curve for curve in curves if curve.points)
             if present:
-                found.append(Panel(readable(name), present))
-        return found
+                panels.append(Panel(readable(name), present))
+        return panels
 
     def _row(self, column: str) -> Row:
-        wanted = column.strip().lower().replace(" ", "_")
+        key = column.strip().lower().replace(" ", "_")
         for row in self.rows:
-            if wanted in (row.key.lower(), row.title.lower().replace(" ", "_")):
+            if key in (row.key.lower(), row.title.lower().replace(" ", "_")):
                 return row
         keys = [row.key for row in self.rows]
         step = nearest(column, keys) or f"Columns: {', '.join(keys)}."
@@ -323,12 +323,15 @@ def compare(
 
     `metrics` are the metrics to compare, by default the validation metrics and the training loss. `sort` is the column
     that orders the runs, by key or title. Raises InvalidData for a folder without a run, InvalidSpec for an unknown
-    metric or column, and ClusterProblem for a job.
+    metric or column, and ClusterProblem for a job. Only runs that succeeded can be best.
     """
     single = isinstance(runs, str | os.PathLike | Run) or hasattr(runs, "run")
     given: Any = [runs] if single else runs
-    found = side_by_side([_loaded(each) for each in given], metrics=metrics)
-    return found if sort is None else found.sorted_by(sort)
+    loaded = tuple(map(_loaded, given))
+    rows = [*_result_rows(loaded, _chosen(loaded, metrics)), *_setting_rows(loaded)]
+    shown = tuple(row for row in rows if any(value is not None for value in row.values))
+    comparison = Comparison(loaded, labels(loaded), shown, tuple(notes(loaded)))
+    return comparison if sort is None else comparison.sorted_by(sort)
 
 
 def _loaded(item: Comparable) -> Run:
@@ -339,15 +342,6 @@ def _loaded(item: Comparable) -> Run:
     if hasattr(item, "run"):
         return item.run()
     raise InvalidSpec("runs", f"{item!r} is no run", expected="a folder, a Run or a Job")
-
-
-def side_by_side(runs: Sequence[Run], *, metrics: Sequence[str] | None = None) -> Comparison:
-    """Compare loaded runs. Only runs that succeeded can be best. Raises InvalidSpec for an unknown metric."""
-    runs = tuple(runs)
-    settings = _setting_rows(runs)
-    found = [*_result_rows(runs, _chosen(runs, metrics)), *settings]
-    shown = [each for each in found if any(value is not None for value in each.values)]
-    return Comparison(runs, labels(runs), tuple(shown), tuple(notes(runs)))
 
 
 def _chosen(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[str]:
@@ -368,9 +362,9 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
     def row(
         key: str, title: str, values: Iterable[Value], text: Callable[[Any], str] = str, better: Better = None
     ) -> Row:
-        found = tuple(values)
-        texts = tuple("-" if value is None else text(value) for value in found)
-        return Row(key, title, found, texts, best(found, better, able=able), better=better)
+        known = tuple(values)
+        texts = tuple("-" if value is None else text(value) for value in known)
+        return Row(key, title, known, texts, best(known, better, able=able), better=better)
 
     def values(field: str) -> Iterator[Value]:
         return (latest(run, field) for run in runs)
@@ -400,14 +394,13 @@ def _result_rows(runs: Sequence[Run], metrics: Sequence[str]) -> list[Row]:
 
 def _setting_rows(runs: Sequence[Run]) -> list[Row]:
     def row(key: str, title: str, values: Iterable[Value]) -> Row:
-        found = tuple(values)
-        texts = tuple("-" if each is None else setting_text(each) for each in found)
-        return Row(key, title, found, texts, kind="setting")
+        known = tuple(values)
+        texts = tuple("-" if value is None else setting_text(value) for value in known)
+        return Row(key, title, known, texts, kind="setting")
 
     named = [named_settings(run) for run in runs]
-    rows = [
-        row(key, title, (each[key][1] for each in named)) for key, (title, _) in (named[0] if named else {}).items()
-    ]
+    titles = {key: title for key, (title, _) in named[0].items()} if named else {}
+    rows = [row(key, title, (settings[key][1] for settings in named)) for key, title in titles.items()]
     return rows + [row(path, path, values) for path, values in other_settings(runs).items()]
 
 
@@ -419,25 +412,25 @@ def _base(runs: Sequence[Run]) -> int:
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """Return notes that a reader of the numbers must know: failures, devices, precision, warnings, gaps, settings."""
-    found = []
+    texts = []
     for run, label in zip(runs, labels(runs), strict=True):
         if run.finished and not run.succeeded and run.message:
-            found.append(f"{label}: {run.reason}: {run.message}")
+            texts.append(f"{label}: {run.reason}: {run.message}")
         on_cpu = run.job is not None and run.job.accelerator.kind == "cpu"
         native = run.result.native_bfloat16 if run.result else None
         if native is None and run.history.started:
             native = run.history.started.native_bfloat16
         if run.precision == "mixed_bfloat16" and native is False:
-            found.append(f"{label}: no speed-up to be expected: this CPU has no native bfloat16")
+            texts.append(f"{label}: no speed-up to be expected: this CPU has no native bfloat16")
         if run.precision == "mixed_float16" and on_cpu:
-            found.append(f"{label}: no speed-up to be expected: a CPU computes float16 more slowly than float32")
+            texts.append(f"{label}: no speed-up to be expected: a CPU computes float16 more slowly than float32")
         if run.job is not None and run.job.accelerator.asked_for:
-            found.append(f"{label}: ran on the CPU instead of {run.job.accelerator.asked_for}")
+            texts.append(f"{label}: ran on the CPU instead of {run.job.accelerator.asked_for}")
         messages = dict.fromkeys((*(run.result.notices if run.result else ()), *run.history.warnings))
-        found += [f"{label}: {each}" for each in (*messages, *run.gaps)]
+        texts += [f"{label}: {text}" for text in (*messages, *run.gaps)]
     batches = {size for run in runs if (size := batch_size(run)) is not None}
     replicas = {count for run in runs if (count := reported(run, "replicas_in_sync")) is not None}
     for different, title in ((batches, "global batch sizes"), (replicas, "numbers of replicas")):
         if len(different) > 1:
-            found.append(f"the runs have different {title}: compare examples/s, not the time per step")
-    return list(dict.fromkeys(found))
+            texts.append(f"the runs have different {title}: compare examples/s, not the time per step")
+    return list(dict.fromkeys(texts))

@@ -49,9 +49,9 @@ def labels(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return a unique label per run: as many last elements of the folder's path as needed."""
     parts = [run.folder.rstrip("/").split("/") for run in runs]
     for depth in range(1, max(map(len, parts), default=0) + 1):
-        found = tuple("/".join(part[-depth:]) for part in parts)
-        if len(set(found)) == len(found):
-            return found
+        names = tuple("/".join(part[-depth:]) for part in parts)
+        if len(set(names)) == len(names):
+            return names
     return tuple(f"{run.folder} ({index + 1})" for index, run in enumerate(runs))
 
 
@@ -180,10 +180,10 @@ def keras_text(known: str | None) -> str | None:
 def other_settings(runs: Sequence[Run]) -> dict[str, list[Value]]:
     """Return the values of every other field of job.json in which the runs differ, by its path."""
     flat = [dict(flattened(run.job.to_document(), _NOT_COMPARED)) if run.job else None for run in runs]
-    known = [each for each in flat if each is not None]
-    paths = dict.fromkeys(path for each in known for path in each)
-    different = [path for path in paths if len({each.get(path) for each in known}) > 1]
-    return {path: [each.get(path) if each else None for each in flat] for path in different}
+    known = [settings for settings in flat if settings is not None]
+    paths = dict.fromkeys(path for settings in known for path in settings)
+    different = [path for path in paths if len({settings.get(path) for settings in known}) > 1]
+    return {path: [settings.get(path) if settings else None for settings in flat] for path in different}
 
 
 def setting_text(value: Value) -> str:

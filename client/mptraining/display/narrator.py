@@ -13,14 +13,12 @@ from mptraining_api.events import Event, Finished, Notice, Progress, Recovered, 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A permanent line."""
-
     text: str
     tone: Literal["", "strong", "warning"] = ""
 
 
 class RunNarrator(ABC):
-    """A display of which a subclass draws permanent lines, and below them `moving`: the last progress, or a text.
+    """A display: subclasses draw permanent lines, and below them `moving`, the last progress or a text.
 
     Every epoch leaves one line: that with its validation metrics, or its last progress if it has none. A checkpoint
     leaves none: `saved` is its step.

@@ -47,8 +47,6 @@ _SHORT = (
 
 
 class Display(Protocol):
-    """The display of a run."""
-
     def say(self, text: str) -> None:
         """Show a permanent line of mptraining itself."""
 
@@ -260,7 +258,7 @@ def with_worker_prefix(worker: int, text: str) -> str:
 
 
 def is_shown(worker: int, event: Event) -> bool:
-    """Return whether to show the event: all of worker 0; of other workers only warnings that may be theirs alone.
+    """Return whether to show the event: worker 0 shows all, another worker only warnings that may be its own.
 
     The notice that a run resumes is not shown: the Started event has the same step.
     """

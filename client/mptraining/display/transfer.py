@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mptraining.display import text
@@ -17,13 +18,24 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 5.0
 
 
-class PlainTransfer:
+class Transfer:
+    """A display that shows only the messages of a transfer; subclasses show the bytes, too."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+
+    def total(self, size: int) -> None: ...
+
+    def add(self, size: int) -> None: ...
+
+
+class PlainTransfer(Transfer):
     """Lines for a pipe, a log or a notebook, at most one every `seconds`; threads may add bytes."""
 
     def __init__(
         self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, seconds: float = PLAIN_SECONDS
     ) -> None:
-        self.say = say
+        super().__init__(say)
         self._clock = clock
         self._seconds = seconds
         self._total = self._arrived = 0
@@ -41,15 +53,13 @@ class PlainTransfer:
                 self.say(f"{text.size(self._arrived)} of {text.size(self._total)}")
 
 
-class TerminalTransfer:
+class TerminalTransfer(Transfer):
     """A bar with size, speed and remaining time; lines appear above it."""
 
     def __init__(self, progress: Progress) -> None:
+        super().__init__(partial(progress.console.print, highlight=False, markup=False, soft_wrap=True))
         self._progress = progress
         self._task = progress.add_task("fetch", total=None, start=False)
-
-    def say(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def total(self, size: int) -> None:
         self._progress.update(self._task, total=size)
@@ -60,7 +70,7 @@ class TerminalTransfer:
 
 
 @contextmanager
-def transfer_here(*, plain: bool = False) -> Iterator[PlainTransfer | TerminalTransfer]:
+def transfer_here(*, plain: bool = False) -> Iterator[Transfer]:
     """Yield the display for this environment; `plain` forces plain lines."""
     if plain or not sys.stdout.isatty():
         yield PlainTransfer(lambda text: print(text, flush=True))

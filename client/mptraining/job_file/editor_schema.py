@@ -58,14 +58,9 @@ def _of_a_file(schema: dict[str, Any], defaults: Mapping[str, str]) -> dict[str,
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def to_json() -> str:
+def schema_text(*, sweep: bool = False) -> str:
     """Return the text that `mptj schema` prints."""
-    return json.dumps(editor_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def sweep_to_json() -> str:
-    """Return the text that `mptj schema --sweep` prints."""
-    return json.dumps(sweep_editor_schema(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(sweep_editor_schema() if sweep else editor_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _names(kind: Kind) -> tuple[str, ...]:

@@ -18,10 +18,13 @@ def absolute_path(path: str, folder: Path) -> str:
     return path if _SCHEME.match(path) else os.path.normpath(folder / path)
 
 
-def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPTrainingJob:
+def with_absolute_paths(
+    job: MPTrainingJob, *, folder: Path, default_output: str, output: str | None = None
+) -> MPTrainingJob:
     """Return the job with absolute paths.
 
-    `folder` is the folder of the job file, `output` the run folder if the job has none; both are absolute.
+    `folder` is the folder of the job file. The run folder is `output`, else the job's, else `default_output`. All three
+    are absolute.
     """
 
     def absolute(path: str) -> str:
@@ -40,14 +43,9 @@ def with_absolute_paths(job: MPTrainingJob, *, folder: Path, output: str) -> MPT
         update = {"prediction": prediction.model_copy(update=paths)}
     elif (ensemble := program.ensemble) is not None:
         update = {"ensemble": ensemble.model_copy(update={"members": list(map(absolute, ensemble.members))})}
-    uri = absolute(spec.output.uri) if spec.output else output
+    uri = output or (absolute(spec.output.uri) if spec.output else default_output)
     changed = {"data": data, "program": program.model_copy(update=update), "output": Output(uri=uri)}
     return job.model_copy(update={"spec": spec.model_copy(update=changed)})
-
-
-def with_output(job: MPTrainingJob, uri: str) -> MPTrainingJob:
-    """Return the job with another run folder."""
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"output": Output(uri=uri)})})
 
 
 def source_folder(job: ResolvedJob | JobSpec, folder: Path) -> Path:

@@ -14,7 +14,7 @@ SCHEMA_FILE = "mptrainingjob.schema.json"
 
 @dataclass(frozen=True)
 class Answers:
-    """What a new job file is about; `program` is an application's name, a script, or module:function."""
+    """The facts of a new job file; `program` is an application's name, a script, or module:function."""
 
     name: str
     kind: Kind

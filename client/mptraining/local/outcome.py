@@ -60,13 +60,13 @@ def verdict(end: GangEnd) -> Verdict:
     stopped count only if there is no other. A signal is 128 plus its number, as in a shell: 130 after Ctrl-C, unless
     every worker had succeeded.
     """
-    failed = [each for each in end.ends if each.code != 0]
+    failed = [worker for worker in end.ends if worker.code != 0]
     if end.interrupted is not None and failed:
-        own = [each for each in failed if not each.signalled and each.code != outcomes.PEER_LOST.exit_code]
-        return Verdict(128 + end.interrupted, own[0] if own else None)
+        causes = [worker for worker in failed if not worker.signalled and worker.code != outcomes.PEER_LOST.exit_code]
+        return Verdict(128 + end.interrupted, causes[0] if causes else None)
     if not failed:
         return Verdict(0, None)
-    first = min(failed, key=lambda each: (each.signalled, each.code == outcomes.PEER_LOST.exit_code))
+    first = min(failed, key=lambda worker: (worker.signalled, worker.code == outcomes.PEER_LOST.exit_code))
     return Verdict(first.code if first.code > 0 else 128 - first.code, first)
 
 
@@ -95,14 +95,6 @@ def due_signal(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class FinalText:
-    """The final lines: `output` for standard output, `error` (one line) for standard error."""
-
-    output: tuple[str, ...]
-    error: str | None = None
-
-
 def final_text(
     summary: RunSummary,
     end: GangEnd,
@@ -110,27 +102,27 @@ def final_text(
     *,
     command: str,
     folder: str,
-    named: Callable[[Place], str | Place] = lambda place: place,
-) -> FinalText:
-    """Return the final lines of a run.
+    named: Callable[[Place], str | Place] = lambda location: location,
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the final lines of a run for standard output, and the line for standard error, if there is one.
 
     `command` starts the same run again; `folder` is the run folder as the user may type it; `named` is the user's name
     of a field.
     """
     if verdict.exit_code == 0:
-        return FinalText(success_lines(summary.finished.get(0), folder, predicts=summary.predicts))
+        return success_lines(summary.finished.get(0), folder, predicts=summary.predicts), None
     where = f"`{command}` resumes from step {summary.saved}" if summary.saved else f"`{command}` starts again"
     if verdict.decided_by is None:
-        killed = [each for each in end.ends if each.code == -signal.SIGKILL and each.signalled]
+        killed = [worker for worker in end.ends if worker.code == -signal.SIGKILL and worker.signalled]
         late = f"; {_name(killed[0], many=len(end.ends) > 1)} did not stop in time and was killed" if killed else ""
         # The next run resumes from the saved step, which may be before or after the last displayed one.
         by = " by you" if end.interrupted == signal.SIGINT else ""
         if not summary.started:
-            return FinalText((f"Stopped{by} before training. `{command}` starts again.",))
-        return FinalText((f"Stopped{by}{late}. {where}.",))
+            return (f"Stopped{by} before training. `{command}` starts again.",), None
+        return (f"Stopped{by}{late}. {where}.",), None
     outcome, message = _cause(verdict.decided_by, summary.finished, many=len(end.ends) > 1, named=named)
     never = outcome.budget is Budget.NEVER_RETRY
-    return FinalText((), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}."))
+    return (), f"{outcome.reason}: {_sentence(message)}" + ("" if never else f" {where}.")
 
 
 def _cause(

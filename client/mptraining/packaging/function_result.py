@@ -1,4 +1,4 @@
-"""What a submitted function returned or raised, as `result` of its job gives it.
+"""Value or exception of a submitted function, which `result` of its job returns or raises.
 
 The trainer pickles it into the run folder (`mptraining_trainer.job.function_call`).
 """
@@ -28,15 +28,15 @@ def read(folder: str) -> FunctionResult | None:
 
 def value_of(result: FunctionResult) -> Any:
     """Return the value that the function returned, or raise its exception, with the job's traceback as a note."""
-    found: Any = None
+    value: Any = None
     try:
-        found = None if result.pickle is None else _Unpickler(io.BytesIO(base64.b64decode(result.pickle))).load()
+        value = None if result.pickle is None else _Unpickler(io.BytesIO(base64.b64decode(result.pickle))).load()
     except Exception as error:
         if not result.raised:
             raise FunctionFailed(f"the value, of type {result.type}, cannot be unpickled here: {error}") from error
     if not result.raised:
-        return found
-    raised = found if isinstance(found, Exception) else FunctionFailed(f"{result.type}: {result.message}")
+        return value
+    raised = value if isinstance(value, Exception) else FunctionFailed(f"{result.type}: {result.message}")
     raised.add_note(f"Raised in the job:\n{result.traceback.rstrip()}")
     raise raised
 

@@ -43,16 +43,16 @@ def extract_function(text: str, name: str, where: str) -> str:
     except SyntaxError as error:
         raise InvalidProgram(f"{where}, line {error.lineno}", error.msg) from error
     binds = [set(_names_bound(statement)) for statement in statements]
-    defined = {each for statement in statements if isinstance(statement, _DEFINITIONS) for each in (statement.name,)}
+    defined = {statement.name for statement in statements if isinstance(statement, _DEFINITIONS)}
     if name not in defined:
         hint = nearest(name, sorted(defined)) or "Define it with `def` at the top of a cell or of the file."
         raise InvalidProgram("entry_point", f"{where} does not define {name!r}", next_step=hint)
     kept: set[int] = set()
     needed, waiting = {name}, [name]
     while waiting:
-        wanted = waiting.pop()
+        needed_name = waiting.pop()
         for index, bound in enumerate(binds):
-            if index in kept or not (wanted in bound or "*" in bound):
+            if index in kept or not (needed_name in bound or "*" in bound):
                 continue
             kept.add(index)
             new = _names_read(statements[index]) - needed

@@ -117,7 +117,7 @@ def _located(sign: Sign, path: str, text: str) -> str:
 def _modules(program: Mapping[str, Any], texts: _Texts) -> Iterator[tuple[str, str]]:
     """Yield path and text of the file that the trainer runs first, and of the modules that it imports, also indirectly.
 
-    A module without text is none of the program's.
+    A module without text is not part of the program.
     """
     waiting: list[str] = []
     if "script" in program:

@@ -100,8 +100,8 @@ def running_notebook(environment: Mapping[str, str] = os.environ, *, as_saved: b
     notebook = read_notebook(file)
     saved = {cell.source.strip() for cell in notebook.cells}
     if not as_saved and executed and executed[-1].source.strip() not in saved:
-        found, step = "the file does not hold the cell that is running", "Save the notebook, then run the cell again."
-        raise InvalidProgram(str(file), found, expected="the notebook as it is shown", next_step=step)
+        why, step = "the file does not hold the cell that is running", "Save the notebook, then run the cell again."
+        raise InvalidProgram(str(file), why, expected="the notebook as it is shown", next_step=step)
     return notebook
 
 

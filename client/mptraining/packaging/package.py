@@ -67,7 +67,6 @@ class Package:
 
     @property
     def size(self) -> int:
-        """Return the size of the archive in bytes."""
         return len(self.archive)
 
     @property
@@ -77,9 +76,9 @@ class Package:
 
     def source(self, *, config_map: str | None = None, uri: str | None = None) -> dict[str, Any]:
         """Return the job's section `spec.source`, with the archive in that ConfigMap or at that URI."""
-        kind, place = ("archive", {"uri": uri}) if config_map is None else ("configMap", {"name": config_map})
+        kind, location = ("archive", {"uri": uri}) if config_map is None else ("configMap", {"name": config_map})
         requirements = {} if self.requirements is None else {"requirements": self.requirements}
-        return {kind: {**place, "sha256": self.sha256}, **requirements}
+        return {kind: {**location, "sha256": self.sha256}, **requirements}
 
     def binary_data(self) -> dict[str, str]:
         """Return `binaryData` of the ConfigMap with the archive. Raises InvalidProgram if it is too large for one."""
@@ -90,10 +89,10 @@ class Package:
     def unpack(self, folder: Path) -> None:
         """Write the files below `folder`, as the trainer unpacks the archive."""
         for file in self.files:
-            place = folder / file.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(file.content)
-            place.chmod(0o755 if file.executable else 0o644)
+            target = folder / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.content)
+            target.chmod(0o755 if file.executable else 0o644)
 
     @property
     def object_name(self) -> str:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import secrets
 import sys
@@ -83,23 +82,23 @@ def ship_file(
     lines: tuple[str, ...] = ()
     if file.suffix == ".ipynb":
         made = notebook_to_program(read_notebook(file))
-        files = [each for each in files if each.path != path]
+        files = [source for source in files if source.path != path]
         path = f"{path.removesuffix('.ipynb')}_notebook.py"
         files.append(SourceFile.of_text(path, made.text))
         lines, notes = made.requirements, [*notes, *made.notes]
-    elif path not in {each.path for each in files}:
+    elif path not in {source.path for source in files}:
         raise InvalidProgram(str(file), "is left out of the package", next_step=f"Add !/{path} to {IGNORE_FILE}.")
     return _packed(files, _script(path, arguments), root, requirements, lines, notes)
 
 
 def located(file: Path, folder: Path | None) -> tuple[Path, str]:
     """Return the root of the code, `folder` or that of the file, and the file's path in it. Raises InvalidProgram."""
-    root, place = (folder or file.parent).resolve(), file.resolve()
-    if not place.is_file():
+    root, absolute = (folder or file.parent).resolve(), file.resolve()
+    if not absolute.is_file():
         raise _no_file(file)
-    if not place.is_relative_to(root):
+    if not absolute.is_relative_to(root):
         raise InvalidProgram(ENTRY_POINT, f"{file} is not in the folder {root}", expected="a file inside it")
-    return root, place.relative_to(root).as_posix()
+    return root, absolute.relative_to(root).as_posix()
 
 
 def ship_running_notebook(
@@ -113,13 +112,7 @@ def ship_running_notebook(
     return _packed(files, _script(path, arguments), root, requirements, made.requirements, [*notes, *made.notes])
 
 
-def ship_entry_point(
-    entry_point: str,
-    *,
-    folder: Path | None = None,
-    requirements: Path | None = None,
-    arguments: Mapping[str, Any] | None = None,
-) -> Package:
+def ship_entry_point(entry_point: str, *, folder: Path | None = None, requirements: Path | None = None) -> Package:
     """Package a function `module:name` with the folder that its module is imported from (default: the current one)."""
     root = (folder or Path()).resolve()
     module = entry_point.partition(":")[0].replace(".", "/")
@@ -128,7 +121,7 @@ def ship_entry_point(
         hint = nearest(module.replace("/", "."), known) or "Name the folder that holds the module."
         raise InvalidProgram(ENTRY_POINT, f"no module {module.replace('/', '.')!r} in {root}", next_step=hint)
     files, notes = read_folder(root)
-    return _packed(files, _function(entry_point, arguments), root, requirements, (), notes)
+    return _packed(files, {"function": {"entryPoint": entry_point}}, root, requirements, (), notes)
 
 
 # The script that calls a function. In the processes that the function starts, nothing is called.
@@ -200,7 +193,7 @@ def function_arguments_named() -> Iterator[None]:
     try:
         yield
     except Problem as problem:
-        raise problem.renamed(lambda place: _ARGUMENTS.get(str(place), place)) from None
+        raise problem.renamed(lambda location: _ARGUMENTS.get(str(location), location)) from None
 
 
 def _source_of(value: object) -> str:
@@ -265,8 +258,7 @@ def ship_function(
         root = (folder or _import_root(function)).resolve()
         files, notes = read_folder(root)
     if call is None:
-        made = _function(f"{module}:{name}", None)
-        return _packed(files, made, root, requirements, lines, notes)
+        return _packed(files, {"function": {"entryPoint": f"{module}:{name}"}}, root, requirements, lines, notes)
     starter = f"run_{name}.py"
     files.append(SourceFile.of_text(starter, _CALL.format(module=module, name=name, arguments=call)))
     return _packed(files, _script(starter, ()), root, requirements, lines, notes)
@@ -329,16 +321,16 @@ def _requirements(
     text, path = "", REQUIREMENTS
     notes: list[str] = []
     if file is not None:
-        place = file.resolve()
-        if not place.is_file():
+        absolute = file.resolve()
+        if not absolute.is_file():
             raise InvalidProgram(
                 ArgumentPlace("requirements", "--requirements"),
                 f"no file {str(file)!r}",
                 expected="a requirements file of pip's",
             )
-        shipped = read_file(place, place.name)
+        shipped = read_file(absolute, absolute.name)
         text, notes = without_never_installed(shipped.content.decode("utf-8", "replace"))
-        inside = place.relative_to(root).as_posix() if place.is_relative_to(root) else None
+        inside = absolute.relative_to(root).as_posix() if absolute.is_relative_to(root) else None
         if inside and not notes and not lines:
             ready[inside] = SourceFile(inside, shipped.content)
             return inside, []
@@ -360,22 +352,7 @@ def _script(path: str, arguments: Sequence[str]) -> dict[str, Any]:
     return {"script": {"path": path, **({"arguments": list(arguments)} if arguments else {})}}
 
 
-def _function(entry_point: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    if arguments:
-        _check_json(arguments)
-    return {"function": {"entryPoint": entry_point, **({"arguments": dict(arguments)} if arguments else {})}}
-
-
-def _check_json(arguments: Mapping[str, Any]) -> None:
-    """Raise InvalidProgram for arguments that the job's JSON cannot hold."""
-    try:
-        json.dumps(dict(arguments), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        step = "Give numbers, texts, lists and mappings, and make objects in the function."
-        raise InvalidProgram("arguments", f"{error}", expected="values that JSON knows", next_step=step) from error
-
-
 def _no_file(file: Path) -> InvalidProgram:
-    known = [each.name for pattern in ("*.py", "*.ipynb") for each in file.parent.glob(pattern)]
+    known = [path.name for pattern in ("*.py", "*.ipynb") for path in file.parent.glob(pattern)]
     hint = nearest(file.name, known) or (f"There are: {', '.join(sorted(known))}." if known else "")
     return InvalidProgram(ENTRY_POINT, f"no file {str(file)!r}", expected="a .py or .ipynb file", next_step=hint)

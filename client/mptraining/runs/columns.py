@@ -39,7 +39,7 @@ _Point: Any = msgspec.defstruct(
     gc=False,
 )
 _POINTS = (_Point, Progress)
-# Of the other events, which are few, the kind alone.
+# The other events are few: only their kind is decoded here.
 _KINDS = [kind.model_fields["kind"].default for kind in get_args(Event) if kind is not Progress]
 _OTHERS = [msgspec.defstruct(f"_{kind}", [], tag=kind, tag_field="kind") for kind in _KINDS]
 _DECODER: Any = msgspec.json.Decoder(Union[(_Point, *_OTHERS)])
@@ -74,12 +74,10 @@ class Columns:
 
     @property
     def started(self) -> Started | None:
-        """Return the last Started event."""
         return next((event for _, event in reversed(self.others) if isinstance(event, Started)), None)
 
     @property
     def finished(self) -> Finished | None:
-        """Return the last Finished event."""
         return next((event for _, event in reversed(self.others) if isinstance(event, Finished)), None)
 
     @property
@@ -161,8 +159,8 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _gauges(points: Sequence[Any]) -> dict[str, Series]:
-    found = ((key, list(map(attrgetter(name), points))) for name, key in GAUGE_KEYS.items())
-    return {key: _series(values) for key, values in found if values.count(None) < len(values)}
+    measured = ((key, list(map(attrgetter(name), points))) for name, key in GAUGE_KEYS.items())
+    return {key: _series(values) for key, values in measured if values.count(None) < len(values)}
 
 
 def _series(values: Sequence[Any]) -> Series:
@@ -173,7 +171,6 @@ def _series(values: Sequence[Any]) -> Series:
 
 
 def join(parts: Sequence[Columns]) -> Columns | None:
-    """Join consecutive columns into one."""
     if len(parts) < 2:
         return parts[0] if parts else None
     starts = [0, *itertools.accumulate(len(part.time) for part in parts)]
@@ -214,17 +211,17 @@ class Curves:
     seconds: Column = field(default_factory=lambda: _NONE)
     values: dict[str, Series] = field(default_factory=dict)
     steps_per_epoch: int | None = None
-    # Of each launch, the seconds of training whose steps were trained again.
+    # The seconds of each launch whose steps were trained again.
     lost_seconds: tuple[float, ...] = ()
     total_seconds: float = 0.0
 
     def series(self, name: str, x: Axis = "step") -> tuple[Column, Column]:
         """Return the points of a metric, or of a gauge by its name in JSON, against x; empty for unknown names."""
-        found = self.values.get(name)
-        if found is None:
+        series = self.values.get(name)
+        if series is None:
             return _NONE, _NONE
         axis = {"step": self.step, "epoch": self.epochs, "seconds": self.seconds}[x]
-        return axis[found.at], found.values
+        return axis[series.at], series.values
 
     @property
     def epochs(self) -> Column:
@@ -286,12 +283,12 @@ def merge(launches: Sequence[Columns]) -> Curves:
 
 def best(values: Mapping[str, Series]) -> dict[str, float]:
     """Return the best value of each metric whose direction is known."""
-    found = {}
+    best_values = {}
     for name, (_, column) in values.items():
         direction = metric_direction(name) if name not in GAUGE_NAMES else None
         if direction is not None and not np.isnan(column).all():
-            found[name] = float(np.nanmax(column) if direction == "up" else np.nanmin(column))
-    return found
+            best_values[name] = float(np.nanmax(column) if direction == "up" else np.nanmin(column))
+    return best_values
 
 
 def last(values: Mapping[str, Series]) -> dict[str, float]:

@@ -154,13 +154,13 @@ class RunEvents:
 
     def launches(self) -> list[tuple[PartName, Columns]]:
         """Return the launches that have events, in order of time: their names, and what was read of them."""
-        found = []
+        launches = []
         for _, parts in groupby(sorted(self._parts), _launch):
             first, *rest = parts
             columns = join([columns for part in (first, *rest) for columns in self._parts[part].columns()])
             if columns is not None:
-                found.append((first, columns))
-        return sorted(found, key=lambda entry: (entry[0].attempt, entry[1].first))
+                launches.append((first, columns))
+        return sorted(launches, key=lambda entry: (entry[0].attempt, entry[1].first))
 
 
 def _launch(part: PartName) -> tuple[int, str, int]:

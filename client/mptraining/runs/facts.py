@@ -27,7 +27,6 @@ class LaunchFacts:
 
     @classmethod
     def of(cls, attempt: int, columns: Columns) -> LaunchFacts:
-        """Return the facts of a launch whose events are `columns`."""
         first, last, begin = columns.first, columns.last, columns.begin
         return cls(attempt, first, last, begin, columns.started, columns.progress, columns.finished)
 
@@ -45,12 +44,10 @@ class Launches(tuple[LaunchFacts, ...]):
 
     @property
     def started(self) -> Started | None:
-        """Return the last Started event of all launches."""
         return next((launch.started for launch in reversed(self) if launch.started is not None), None)
 
     @property
     def progress(self) -> Progress | None:
-        """Return the last Progress event of all launches."""
         return next((launch.progress for launch in reversed(self) if launch.progress is not None), None)
 
     @property
@@ -73,7 +70,7 @@ class Launches(tuple[LaunchFacts, ...]):
         return next((entry.precision for entry in entries if entry is not None and entry.precision is not None), None)
 
     def seconds(self, result: Result | None) -> float | None:
-        """Return the total time of the attempts; None if none was measured, as of a start that failed at once."""
+        """Return the total time of the attempts; None if the start failed before any was measured."""
         # The result has only the time of its own attempt, and events begin when the trainer does.
         if result is not None and len(self) <= 1:
             return result.seconds
@@ -100,7 +97,7 @@ class JobFacts:
     resolved: Document | None
     progress: Document | None
     values: Document
-    # Of `mptj`, to select the cluster.
+    # The flags of `mptj` that select its cluster.
     flags: tuple[str, ...] = ()
 
 
@@ -111,7 +108,7 @@ class RunFacts:
     `result` is None if it is out of date.
     """
 
-    id: str
+    run_id: str
     name: str
     folder: str | None
     resolved: Document | None = None

@@ -45,24 +45,24 @@ class LocalFiles:
         self.folder = folder
 
     def list(self) -> dict[str, File]:
-        found: dict[str, File | None] = {}
+        files: dict[str, File | None] = {}
         for entry in _entries(self.folder):
             if entry.name in DOCUMENTS:
-                found[entry.name] = _regular_file(entry)
+                files[entry.name] = _regular_file(entry)
             # No link leads out of the run folder, which may be another user's.
             elif entry.name in PARTS and entry.is_dir(follow_symlinks=False):
-                found |= {f"{entry.name}/{inner.name}": _regular_file(inner) for inner in _entries(entry.path)}
-        return {name: file for name, file in found.items() if file is not None}
+                files |= {f"{entry.name}/{inner.name}": _regular_file(inner) for inner in _entries(entry.path)}
+        return {name: file for name, file in files.items() if file is not None}
 
     def touched(self) -> tuple[int, ...]:
         """Return times that change when a file of a run that has ended is added or replaced: two calls, no listing."""
-        found = []
+        times = []
         for part in ("", run_folder.EVENTS):
             try:
-                found.append(os.stat(f"{self.folder}/{part}").st_mtime_ns)  # noqa: PTH116 - a thousand runs a second
+                times.append(os.stat(f"{self.folder}/{part}").st_mtime_ns)  # noqa: PTH116 - a thousand runs a second
             except OSError:
-                found.append(0)
-        return tuple(found)
+                times.append(0)
+        return tuple(times)
 
     def read(self, name: str, start: int, length: int) -> bytes:
         try:
@@ -119,7 +119,7 @@ class BucketFiles:
 
 
 class MemoryFiles:
-    """Files that are in no storage, such as events from the log of a pod. `folder` is a name alone."""
+    """Files that are in no storage, such as events from the log of a pod. `folder` is only a name."""
 
     def __init__(self, folder: str, content: Mapping[str, bytes]) -> None:
         self.folder = folder

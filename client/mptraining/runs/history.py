@@ -35,10 +35,6 @@ class Point:
     gauges: Mapping[str, float] = field(default_factory=dict)
     time: float = 0.0
 
-    def value(self, name: str) -> float | None:
-        """Return the metric or gauge of that name; None if this point has none."""
-        return self.metrics.get(name, self.gauges.get(name))
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class History:
@@ -119,18 +115,11 @@ class History:
 
     def __getitem__(self, name: str) -> list[float]:
         """Return the last recorded value of each epoch that has one. Raises KeyError."""
-        values = self.per_epoch(name)
-        if not values:
+        series = self.curves.values.get(self._key(name))
+        if series is None:
             known = ", ".join(self.keys()) or "nothing"
             raise KeyError(f"{name!r} was not recorded. {nearest(name, self.keys())} Recorded: {known}")
-        return values
-
-    def per_epoch(self, name: str) -> list[float]:
-        """Return the last recorded value of each epoch that has one; empty if none has."""
-        found = self.curves.values.get(self._key(name))
-        if found is None:
-            return []
-        return list(dict(zip(self.curves.epoch[found.at].tolist(), found.values.tolist(), strict=True)).values())
+        return list(dict(zip(self.curves.epoch[series.at].tolist(), series.values.tolist(), strict=True)).values())
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys()
@@ -199,9 +188,6 @@ class History:
 
 def history(attempts: Sequence[Sequence[Event]]) -> History:
     """Return the history of a run from the events of its attempts, each in order of time."""
-    launches = [columns(attempt, _last_progress(attempt)) for attempt in attempts]
+    last = [next((event for event in reversed(attempt) if isinstance(event, Progress)), None) for attempt in attempts]
+    launches = map(columns, attempts, last)
     return History.of([launch for launch in launches if launch is not None])
-
-
-def _last_progress(attempt: Sequence[Event]) -> Progress | None:
-    return next((event for event in reversed(attempt) if isinstance(event, Progress)), None)

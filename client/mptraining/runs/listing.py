@@ -56,7 +56,7 @@ def local_run_folders(
 
 
 def is_run(folder: str, names: set[str]) -> bool:
-    """Return whether the folder with these names is a run's; another program's `events` alone makes none."""
+    """Return whether a folder with these names is a run; other programs have a folder `events`, too."""
     if names & {run_folder.JOB, run_folder.RESULT}:
         return True
     try:
@@ -74,11 +74,8 @@ def bucket_run_folders(top: str) -> dict[str, dict[str, File]]:
         if folder:
             folders.setdefault(folder, {})[f"{part}/{name}" if part else name] = file
     # Other folders have a logs/ or quarantine/, too.
-    return {folder: files for folder, files in folders.items() if any(_marks_run(name) for name in files)}
-
-
-def _marks_run(name: str) -> bool:
-    return name in (run_folder.JOB, run_folder.RESULT) or name.startswith(run_folder.EVENTS + "/")
+    marks = (run_folder.JOB, run_folder.RESULT, f"{run_folder.EVENTS}/")
+    return {folder: files for folder, files in folders.items() if any(name.startswith(marks) for name in files)}
 
 
 def _split(uri: str) -> tuple[str, str, str]:

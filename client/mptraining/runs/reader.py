@@ -44,11 +44,10 @@ class RunReader:
     shown of a run whose storage is slow is what was read of it last.
     """
 
-    def __init__(self, files: Files, name: str, *, id: str | None = None) -> None:
-        """Without `id`, the folder identifies the run."""
+    def __init__(self, files: Files, name: str) -> None:
         self.files = files
         self.folder = files.folder
-        self.id = id or run_id(files.folder)
+        self.run_id = run_id(files.folder)
         self.name = name
         self.listed: Mapping[str, File] = {}
         self.resolved: Document | None = None
@@ -57,7 +56,7 @@ class RunReader:
         # None until all events were read.
         self._best: dict[str, float] | None = None
         self._curves: Curves | None = None
-        self._facts = RunFacts(id=self.id, name=name, folder=self.folder)
+        self._facts = RunFacts(run_id=self.run_id, name=name, folder=self.folder)
         self._lock = threading.RLock()
 
     def refresh(self) -> bool:
@@ -131,7 +130,7 @@ class RunReader:
         read = [self._curves.values] if self._curves else [columns.values for _, columns in launches]
         names = [*(name for part in read for name in part), *(self.result.metrics if self.result else ())]
         self._facts = RunFacts(
-            id=self.id,
+            run_id=self.run_id,
             name=self.name,
             folder=self.folder,
             resolved=self.resolved,
@@ -157,12 +156,12 @@ class RunReader:
 
 
 def _job(data: bytes) -> Document | None:
-    """Return the JSON object; None if it is none of ours, as other programs write files of this name, too."""
+    """Return the JSON object; None if another program wrote it: others use this file name, too."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        msgspec.convert(found, _Job)
+        document: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        msgspec.convert(document, _Job)
         # A number that cannot be written as JSON again cannot be in an answer.
-        msgspec.json.encode(found)
+        msgspec.json.encode(document)
     except (msgspec.DecodeError, OverflowError, RecursionError):
         return None
-    return found
+    return document

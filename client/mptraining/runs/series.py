@@ -62,11 +62,10 @@ def sections(names: Collection[str], *, single: bool = False, together: bool = T
         ]
         for section, all_series in shown.items()
     }
-    return [{"title": section, "charts": found} for section, found in charts.items() if found]
+    return [{"title": section, "charts": drawn} for section, drawn in charts.items() if drawn]
 
 
 def _apart(charts: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return a chart for each series."""
     return [[name] for series in charts for name in series]
 
 
@@ -88,8 +87,8 @@ _UNITS = {
 
 def unit(name: str) -> str:
     """Return the unit of a gauge by the end of its name; `number` for metrics and plain numbers."""
-    found = (text for end, text in _UNITS.items() if name in GAUGE_NAMES and name.endswith(end))
-    return next(found, "number")
+    matching = (text for end, text in _UNITS.items() if name in GAUGE_NAMES and name.endswith(end))
+    return next(matching, "number")
 
 
 def drawn(

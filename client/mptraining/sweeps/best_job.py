@@ -12,17 +12,20 @@ from mptraining.job_file.yaml_writer import to_yaml
 from mptraining.sweeps.view import SweepView
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.spec import GROUP
+from mptraining_api.sweep.status import Trial
 from mptraining_api.sweep.trial_job import job_document
 
-# The annotation of a sweep on this machine: the file it comes from, in whose folder relative paths begin.
+# The annotation of a sweep on this machine: its file; relative paths begin in the folder of it.
 SWEEP_FILE = f"{GROUP}/sweep-file"
 
 
-def best_trial_number(view: SweepView) -> int:
-    """Return the number of the best trial. Raises InvalidSpec if no trial has ended."""
+def chosen_trial(view: SweepView, number: int | None = None) -> Trial:
+    """Return a trial, by default the best. Raises InvalidSpec for one that does not exist, or if none has ended."""
+    if number is not None:
+        return view.trial(number)
     if view.status.best is None:
-        raise InvalidSpec(view.name, "no trial has ended yet", next_step=f"mptj sweep status {view.place}")
-    return view.status.best.number
+        raise InvalidSpec(view.name, "no trial has ended yet", next_step=f"mptj sweep status {view.where}")
+    return view.trial(view.status.best.number)
 
 
 def trial_job(view: SweepView, trial: int | None = None) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def trial_job(view: SweepView, trial: int | None = None) -> dict[str, Any]:
 
     Raises InvalidSpec for a trial that does not exist.
     """
-    document = job_document(view.sweep, view.trial(best_trial_number(view) if trial is None else trial))
+    document = job_document(view.sweep, chosen_trial(view, trial))
     # The job NAME-3 is the trial's own: on its cluster that name is taken.
     suffix = "best" if trial is None else f"trial-{trial}"
     document["metadata"] = {"name": f"{view.name}-{suffix}"}
@@ -51,13 +54,13 @@ def with_relative_output(document: Mapping[str, Any], folder: Path) -> dict[str,
 
 def text(view: SweepView, document: Mapping[str, Any], trial: int | None = None) -> str:
     """Return the job file, which says in its first line where it comes from."""
-    source = view.trial(best_trial_number(view) if trial is None else trial)
+    source = chosen_trial(view, trial)
     reached = "" if source.objective is None else f": {view.metric} {number(source.objective)}"
     return f"# Trial {source.number} of the sweep {view.name}{reached}.\n{to_yaml(document)}"
 
 
 def default_file(view: SweepView, document: Mapping[str, Any], here: Path) -> Path:
-    """Return the file to write: beside the file of the sweep, where its relative paths and its program are."""
+    """Return the file to write, in the folder of the sweep's file: its relative paths and its program are there."""
     origin = (view.sweep.metadata.annotations or {}).get(SWEEP_FILE)
     folder = Path(origin).parent if origin and Path(origin).parent.is_dir() else here
     return folder / f"{document['metadata']['name']}.yaml"

@@ -20,7 +20,7 @@ from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.sweep.status import SweepStatus
 
 if TYPE_CHECKING:
-    from mptraining.sweeps.driver import SweepDisplay
+    from mptraining.sweeps.display import SweepDisplay
     from mptraining.sweeps.result import Sweep
 
 # The end of a timeout is looked at between two watches, and a server that does not answer is asked again after a pause.
@@ -154,5 +154,5 @@ def list_sweeps(server: ApiServer, *, everywhere: bool = False) -> list[Raw]:
     try:
         return server.items(SWEEPS, everywhere=everywhere)
     except (NotAllowed, NotFound, NotInstalled):
-        # An older operator has no such resource, and a user may list jobs alone.
+        # An older operator has no such resource, and some users may list only jobs.
         return []

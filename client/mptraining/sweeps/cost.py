@@ -10,7 +10,7 @@ from mptraining_api.sweep.spec import Parameter, SweepSpec
 
 
 def lines(name: str, spec: SweepSpec) -> list[str]:
-    """Return the size of the search of a valid sweep and its cost in epochs as text, from its spec alone.
+    """Return the size of the search of a valid sweep and its cost in epochs as text, from its spec.
 
     It is the most that the sweep can take: it ends earlier at its target or its time limit.
     """
@@ -46,7 +46,6 @@ def trials_of_rungs(spec: SweepSpec) -> tuple[tuple[int, int], ...]:
 
 
 def parameter_text(parameter: Parameter) -> str:
-    """Return the values of a parameter in words."""
     if parameter.values is not None:
         text = ", ".join(map(value_text, parameter.values[:6]))
         text += f", … ({len(parameter.values)} values)" if len(parameter.values) > 6 else ""

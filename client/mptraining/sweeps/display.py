@@ -13,7 +13,6 @@ from mptraining.display.curves import Curve, Panel
 from mptraining.display.html import card, grid
 from mptraining.display.notebook import CellOutput, is_notebook
 from mptraining.display.text import metrics, position_text, time_left
-from mptraining.sweeps.driver import SweepDisplay
 from mptraining.sweeps.view import SweepView, best_text, counts_text, heads, one_line, row, trial_line
 from mptraining_api.events import Progress
 from mptraining_api.sweep.status import Trial
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 # Ended trials in the live table, the best ones: it must fit a terminal.
 MOST_ROWS = 10
 MOST_ROWS_OF_CELL = 15
-# The table of a cell is long: it is drawn again at once when a trial changes, and for progress alone less often.
+# The table of a cell is long: a changed trial draws it again at once, progress less often.
 REDRAW_SECONDS = 1.0
 
 
@@ -32,24 +31,27 @@ def sweep_display_here(*, plain: bool = False) -> SweepDisplay:
     """Return the display for this environment; `plain` forces plain lines."""
     if not plain and is_notebook():
         return CellDisplay()
-    return LiveTable() if not plain and sys.stdout.isatty() else PlainLines()
+    return LiveTable() if not plain and sys.stdout.isatty() else SweepDisplay()
 
 
-class PlainLines:
-    """One line for each trial that has ended, for a log or a pipe."""
+class SweepDisplay:
+    """One line for each trial that has ended, for a log or a pipe; subclasses draw more."""
 
-    def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None: ...
+    def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
+        """Show the sweep; `running` has the last progress of each trial that runs, by its number."""
 
     def ended(self, view: SweepView, trial: Trial) -> None:
+        """Show a trial that has just ended."""
         self.say(trial_line(view, trial))
 
     def say(self, text: str) -> None:
+        """Show a permanent line."""
         print(text, flush=True)
 
     def close(self) -> None: ...
 
 
-class LiveTable(PlainLines):
+class LiveTable(SweepDisplay):
     """A table at the bottom of the terminal: the running trials, then the best of those that have ended."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -94,13 +96,12 @@ def live_table(view: SweepView, running: Mapping[int, Progress | None]) -> Rende
 
 
 def progress_text(progress: Progress | None) -> str:
-    """Return the progress of a running trial in one line."""
     if progress is None:
         return "starting TensorFlow…"
     return "  ".join(part for part in (position_text(progress), metrics(progress.metrics), time_left(progress)) if part)
 
 
-class CellDisplay:
+class CellDisplay(SweepDisplay):
     """One HTML output of a notebook's cell, updated in place: the sweep, its curve and its best trials."""
 
     def __init__(
@@ -111,7 +112,7 @@ class CellDisplay:
         self._drawn = -math.inf
         self._view: SweepView | None = None
         self._running: Mapping[int, Progress | None] = {}
-        self._said: list[str] = []
+        self._messages: list[str] = []
 
     def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
         changed = self._view is None or self._view.status is not view.status
@@ -122,7 +123,7 @@ class CellDisplay:
     def ended(self, view: SweepView, trial: Trial) -> None: ...
 
     def say(self, text: str) -> None:
-        self._said.append(text)
+        self._messages.append(text)
         self._draw()
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class CellDisplay:
             self._drawn = self._clock()
             running = sorted(self._running.items())
             progress = (f"trial {number}: {progress_text(progress)}" for number, progress in running)
-            self._output(sweep_html(self._view, lines=[*self._said, *progress]))
+            self._output(sweep_html(self._view, lines=[*self._messages, *progress]))
 
 
 def sweep_html(view: SweepView, *, lines: Sequence[str] = ()) -> str:

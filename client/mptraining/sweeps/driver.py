@@ -11,13 +11,13 @@ import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mptraining.display.text import counted
 from mptraining.local.processes import Signals
-from mptraining.local.run import RUN_FOLDER, VISIBLE_GPUS
+from mptraining.local.runner import RUN_FOLDER, VISIBLE_GPUS
+from mptraining.sweeps.display import SweepDisplay
 from mptraining.sweeps.folder import JobEnd, JobRecord, SweepFolder
-from mptraining.sweeps.trial_runs import Interrupted, Machine, TrialRun
+from mptraining.sweeps.trial_runs import Interrupted, TrialRun, TrialSettings
 from mptraining.sweeps.view import SweepView, best_text, counts_text, newly_ended
 from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.events import Progress
@@ -26,28 +26,13 @@ from mptraining_api.sweep.actions import CreateJob, DeleteJob, TrialJob
 from mptraining_api.sweep.plan import plan
 from mptraining_api.sweep.search_space import search_digest
 from mptraining_api.sweep.spec import MPTrainingSweep, SweepSpec, Trials
-from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus, Trial
+from mptraining_api.sweep.status import TRIAL, SweepPhase, SweepStatus
 from mptraining_api.sweep.trial_transitions import reopened
 
 # How often the display gets the progress of the trials.
 TICK_SECONDS = 0.25
 MACHINE_FAULT = 75
 _OF_THE_END = ("Finished", "Complete", "Failed", "Stalled")
-
-
-class SweepDisplay(Protocol):
-    """The display of a sweep that runs here."""
-
-    def update(self, view: SweepView, running: Mapping[int, Progress | None]) -> None:
-        """Show the sweep; `running` has the last progress of each trial that runs, by its number."""
-
-    def ended(self, view: SweepView, trial: Trial) -> None:
-        """Show a trial that has just ended."""
-
-    def say(self, text: str) -> None:
-        """Show a permanent line."""
-
-    def close(self) -> None: ...
 
 
 def continued(
@@ -128,7 +113,7 @@ class Driver:
     sweep: MPTrainingSweep
     status: SweepStatus
     folder: SweepFolder
-    machine: Machine
+    settings: TrialSettings
     display: SweepDisplay
     slots: list[Mapping[str, str]]
     _records: dict[str, JobRecord] = field(default_factory=dict)
@@ -152,7 +137,7 @@ class Driver:
         try:
             with Signals(self._stops):
                 while True:
-                    if self._reap() or (wake_at is not None and self.machine.clock() >= wake_at):
+                    if self._reap() or (wake_at is not None and self.settings.clock() >= wake_at):
                         wake_at = self._replan()
                         if self._start_waiting():
                             wake_at = self._replan()
@@ -171,7 +156,7 @@ class Driver:
         """Apply plans until one changes nothing; return when to plan again."""
         while True:
             jobs = {name: self._observed(record) for name, record in self._records.items()}
-            planned = plan(self.sweep, self.status, jobs, self.machine.clock())
+            planned = plan(self.sweep, self.status, jobs, self.settings.clock())
             ended = newly_ended(self.view.trials, planned.status.trials or ())
             changed = planned.status != self.status
             if changed:
@@ -198,7 +183,7 @@ class Driver:
     def _apply(self, action: object) -> bool:
         """Apply an action; return whether it changed anything. Nothing suspends or deletes a sweep of this machine."""
         if isinstance(action, CreateJob) and action.name not in self._records:
-            self._record(JobRecord(document=action.document, created=self.machine.clock()))
+            self._record(JobRecord(document=action.document, created=self.settings.clock()))
             return True
         if isinstance(action, DeleteJob) and action.name in self._records:
             self.folder.delete_job(action.name)
@@ -221,7 +206,7 @@ class Driver:
             taken = [run.environment for run in (*self._runs.values(), *self._leaving)]
             free = [slot for slot in self.slots if slot not in taken or not slot]
             if record.end is None and name not in self._runs and len(taken) < len(self.slots) and free:
-                self._runs[name] = TrialRun(record, self.machine, free[0], self._changed)
+                self._runs[name] = TrialRun(record, self.settings, free[0], self._changed)
                 self._runs[name].start()
                 started = True
         return started

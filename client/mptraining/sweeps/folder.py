@@ -73,7 +73,6 @@ class SweepFolder:
             raise InvalidData(str(file), "is no sweep", next_step=step) from None
 
     def write(self, sweep: MPTrainingSweep, status: SweepStatus) -> None:
-        """Replace the sweep and its status."""
         document = sweep.to_document() | {"status": status.to_document()}
         local.write(self.path / SWEEP, json.dumps(document, indent=1).encode())
 

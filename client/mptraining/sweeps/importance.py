@@ -26,7 +26,7 @@ def importance(view: SweepView) -> dict[str, float]:
     except ModuleNotFoundError:
         step = "Run pip install 'mptraining[sweep]'."
         raise InvalidProgram("importance", "Optuna is not installed", next_step=step) from None
-    # Of all algorithms TPE alone is told every trial as it is; its sampler plays no part in the importance.
+    # Only a study of TPE gets every trial unchanged; the sampler has no influence on the importance.
     algorithm = view.sweep.spec.algorithm.model_copy(update={"name": "TPE", "reproducible": None})
     spec = view.sweep.spec.model_copy(update={"algorithm": algorithm})
     verbosity = optuna.logging.get_verbosity()

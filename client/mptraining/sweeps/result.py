@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.cluster.connection import HERE, Cluster
-from mptraining.local.run import machine_settings, this_machine
+from mptraining.local.runner import machine_settings, this_machine
 from mptraining.packaging.program import merge
 from mptraining.sweeps import best_job
 from mptraining.sweeps.cluster import ClusterSweep, create_sweep
 from mptraining.sweeps.display import sweep_html, sweep_panels
 from mptraining.sweeps.importance import importance
-from mptraining.sweeps.start import open_checked, run_sweep
-from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_document, check_sweep_file
+from mptraining.sweeps.start import open_sweep, run_sweep
+from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
 from mptraining.sweeps.view import SweepView, lines, one_line, short_names
 from mptraining.training_job import TrainingJob, job_document
 from mptraining_api.problems import InvalidProgram, InvalidSpec
@@ -38,7 +38,7 @@ from mptraining_api.sweep.trial_job import output_uri
 
 if TYPE_CHECKING:
     from mptraining.runs import Run
-    from mptraining.sweeps.driver import SweepDisplay
+    from mptraining.sweeps.display import SweepDisplay
 
 _WHERE = "mptraining.sweep"
 
@@ -55,7 +55,7 @@ class Sweep:
 
     @property
     def folder(self) -> str:
-        return self._view.place
+        return self._view.where
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -65,14 +65,14 @@ class Sweep:
     @property
     def best(self) -> Trial:
         """Return the best trial. Raises InvalidSpec if none has ended."""
-        return self._view.trial(best_job.best_trial_number(self._view))
+        return best_job.chosen_trial(self._view)
 
     def run(self, trial: int | None = None) -> Run:
         """Return the run of a trial by its number, by default of the best. Raises InvalidSpec, InvalidData."""
         from mptraining.runs import load_run
 
-        number = best_job.best_trial_number(self._view) if trial is None else trial
-        return load_run(output_uri(self._view.sweep, self._view.trial(number).number) or "")
+        number = best_job.chosen_trial(self._view, trial).number
+        return load_run(output_uri(self._view.sweep, number) or "")
 
     def job(self, trial: int | None = None) -> dict[str, Any]:
         """Return the job of a trial, by default of the best, as `mptraining.run_local` and `submit` take it."""
@@ -147,7 +147,7 @@ def sweep(
     search = {"parameters": parameters, "objective": objective, "direction": direction, "seed": seed, "trials": trials}
     search |= {"stop": stop, "name": name, "algorithm": algorithm}
     path, checked = _checked(job, search, here=True)
-    opened = open_checked(path, checked, parallel=parallel, output=output)
+    opened = open_sweep(path, checked, parallel=parallel, output=output)
     code, view = run_sweep(opened, display=display, **options)
     if code == 75:
         raise InvalidProgram(view.name, "stopped by a fault of this machine", next_step="The same call continues it.")
@@ -181,7 +181,7 @@ def submit_sweep(
 def _checked(
     job: str | os.PathLike[str] | TrainingJob | Mapping[str, Any], search: Mapping[str, Any], *, here: bool
 ) -> tuple[Path, CheckedSweep]:
-    """Return the sweep that a call describes, checked, and its file, of which the folder alone may exist."""
+    """Return the sweep that a call describes, checked, and its file; only the folder of it must exist."""
     settings = machine_settings(this_machine()) if here else lambda _: ClusterSettings()
     if isinstance(job, str | os.PathLike):
         _refuse(search, "a sweep's file")
@@ -191,7 +191,7 @@ def _checked(
         _refuse(search, "a sweep's mapping")
     else:
         document = _document(document, search)
-    checked = check_sweep_document(document, Path.cwd(), here=here, settings=settings)
+    checked = check_sweep_file(Path("sweep.yaml"), document=document, here=here, settings=settings)
     return Path.cwd() / f"{checked.sweep.metadata.name}.yaml", checked
 
 
@@ -224,11 +224,11 @@ def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, An
         **({} if given["trials"] is None else {"trials": {"max": given["trials"]}}),
         **({} if given["stop"] is None else {"stop": dict(given["stop"])}),
     }
-    own = str((job.get("metadata") or {}).get("name") or "job")
+    job_name = str((job.get("metadata") or {}).get("name") or "job")
     return {
         "apiVersion": API_VERSION,
         "kind": SWEEP_KIND,
-        "metadata": {"name": given["name"] or f"{own}-sweep"},
+        "metadata": {"name": given["name"] or f"{job_name}-sweep"},
         "spec": spec,
     }
 
@@ -237,8 +237,8 @@ def _parameter(path: str, values: Sequence[Any] | Mapping[str, Any]) -> dict[str
     if isinstance(values, Mapping):
         return {"path": path, **values}
     if isinstance(values, str):
-        found = f"{values!r} for {path}"
+        refused = f"{values!r} for {path}"
         raise InvalidSpec(
-            f"{_WHERE}(parameters=…)", found, expected="a list of values, or a mapping such as logUniform"
+            f"{_WHERE}(parameters=…)", refused, expected="a list of values, or a mapping such as logUniform"
         )
     return {"path": path, "values": list(values)}

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptraining.job_file.paths import absolute_path, typed_path
-from mptraining.local.run import TRAINER, machine_settings, require_tensorflow, this_machine, visible_gpus
+from mptraining.local.runner import TRAINER, machine_settings, require_tensorflow, this_machine, visible_gpus
 from mptraining.sweeps.best_job import SWEEP_FILE
-from mptraining.sweeps.display import sweep_display_here
-from mptraining.sweeps.driver import Driver, SweepDisplay, continued, final_lines, gpus_of_slots, on_this_machine
+from mptraining.sweeps.display import SweepDisplay, sweep_display_here
+from mptraining.sweeps.driver import Driver, continued, final_lines, gpus_of_slots, on_this_machine
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.sweep_file import CheckedSweep, check_sweep_file
-from mptraining.sweeps.trial_runs import Machine
+from mptraining.sweeps.trial_runs import TrialSettings
 from mptraining.sweeps.view import SweepView, counts, one_line
 from mptraining_api.sweep.proposals import require_optuna
 from mptraining_api.sweep.spec import MPTrainingSweep
@@ -44,18 +44,16 @@ class LocalSweep:
         return typed_path(str(self.folder.path), Path.cwd())
 
 
-def open_sweep(path: Path, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
+def open_sweep(
+    path: Path, checked: CheckedSweep | None = None, *, parallel: int = 1, output: str | None = None
+) -> LocalSweep:
     """Return the sweep in the file at `path` as it runs on this machine.
 
-    The folder is `output`, else the job's output.uri, else runs/NAME; beside a bucket it is runs/NAME. Raises
-    InvalidJobFile with every mistake, ResumeRefused if the folder belongs to another sweep.
+    `checked` is a sweep that is in no file; its relative paths begin in the folder of `path`. The folder is `output`,
+    else the job's output.uri, else runs/NAME; it is runs/NAME if the output is a bucket. Raises InvalidJobFile with
+    every mistake, ResumeRefused if the folder belongs to another sweep.
     """
-    checked = check_sweep_file(path, here=True, settings=machine_settings(this_machine()))
-    return open_checked(path, checked, parallel=parallel, output=output)
-
-
-def open_checked(path: Path, checked: CheckedSweep, *, parallel: int = 1, output: str | None = None) -> LocalSweep:
-    """Return a checked sweep like `open_sweep`; its relative paths begin in the folder of `path`."""
+    checked = checked or check_sweep_file(path, here=True, settings=machine_settings(this_machine()))
     sweep, here = checked.sweep, Path.cwd()
     written = sweep.spec.job.get("output") or {}
     default = str(here / "runs" / sweep.metadata.name)
@@ -88,11 +86,11 @@ def run_sweep(
         # Another driver may have ended between the first look and the lock.
         stored = opened.folder.read()
         status = continued(stored, opened.sweep, opened.folder)
-        # Not the uid of the file, which may be of a sweep on a cluster: run folders belong to one search.
+        # Run folders belong to one search; the file's uid may be that of a sweep on a cluster.
         uid = stored[0].metadata.uid if stored else str(uuid.uuid4())
         metadata = opened.sweep.metadata.model_copy(update={"uid": uid})
         sweep = opened.sweep.model_copy(update={"metadata": metadata})
-        driver = Driver(sweep, status, opened.folder, Machine(opened.file, command, clock), display, slots)
+        driver = Driver(sweep, status, opened.folder, TrialSettings(opened.file, command, clock), display, slots)
         for note in opened.notes:
             display.say(f"note: {note}")
         if any(counts(driver.view).values()):

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptraining.job_file.check import Settings, notes_of
+from mptraining.job_file.checked_job import Settings, notes_of
 from mptraining.job_file.data import check_data
 from mptraining.job_file.paths import source_folder, with_absolute_paths
 from mptraining_api import events, run_folder
 from mptraining_api.events import Hyperparameter
 from mptraining_api.launch import JOB_FILE, SOURCE_FOLDER
-from mptraining_api.problems import InvalidProgram, InvalidSpec, Problem
+from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve
 from mptraining_api.spec import API_VERSION, KIND, MPTrainingJob
 from mptraining_api.sweep.check import sweep_problems
@@ -44,29 +44,22 @@ class CheckedSweep:
 
 
 def check_sweep_file(
-    path: Path, *, here: bool = False, settings: Settings = lambda _: ClusterSettings()
+    path: Path, *, settings: Settings, here: bool = False, document: Mapping[str, Any] | None = None
 ) -> CheckedSweep:
     """Check the sweep in the file at `path`; with `here` as one that will run on this machine.
 
-    Raises InvalidJobFile with every mistake and its line, and InvalidSpec for a file that cannot be read.
+    `document` is a sweep that is in no file; its relative paths begin in the folder of `path`. Raises InvalidJobFile
+    with every mistake and its line, and InvalidSpec for a file that cannot be read.
     """
-    return _check(load_job_text(path, kind=SWEEP_KIND), path.absolute().parent, here, settings)
-
-
-def check_sweep_document(
-    document: Mapping[str, Any], folder: Path, *, here: bool = False, settings: Settings = lambda _: ClusterSettings()
-) -> CheckedSweep:
-    """Check a sweep that was not written as a file; its relative paths begin in `folder`."""
-    return _check(YamlDocument("", document, {}), folder, here, settings)
-
-
-def _check(text: YamlDocument, folder: Path, here: bool, settings: Settings) -> CheckedSweep:
+    text = load_job_text(path, kind=SWEEP_KIND) if document is None else YamlDocument("", document, {})
+    folder = path.absolute().parent
     document, notes = with_parameters_of_program(text.content, folder)
     accelerator = str(value_at(document, ("spec", "job", "accelerator", "type")))
     checked = sweep_problems(_with_folder(document) if here else document, settings(accelerator))
     data = check_data(value_at(document, ("spec", "job")), folder, here=here)
     if checked.problems or data.problems:
-        raise text.located([*checked.problems, *map(_below_job, data.problems)])
+        below_job = (problem.at(re.sub(r"^spec\.", "spec.job.", problem.where)) for problem in data.problems)
+        raise text.located([*checked.problems, *below_job])
     about = (*notes, *notes_of(text, checked), *data.notes)
     return CheckedSweep(MPTrainingSweep.parse_document(document), about)
 
@@ -77,11 +70,6 @@ def _with_folder(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(job, Mapping) or job.get("output") is not None:
         return document
     return {**document, "spec": {**document["spec"], "job": {**job, "output": {"uri": "runs"}}}}
-
-
-def _below_job(problem: Problem) -> Problem:
-    """Return a problem of the job's spec with its place in the sweep."""
-    return problem.at(re.sub(r"^spec\.", "spec.job.", problem.where))
 
 
 def with_parameters_of_program(
@@ -163,7 +151,7 @@ def _read_space(spec: Mapping[str, Any], folder: Path, command: Sequence[str]) -
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "search-space"}, "spec": dict(spec)}
     with tempfile.TemporaryDirectory(prefix="mptj-") as temporary:
         parsed = MPTrainingJob.parse(document, where="")
-        job = resolve(with_absolute_paths(parsed, folder=folder, output=f"{temporary}/run"), ClusterSettings())
+        job = resolve(with_absolute_paths(parsed, folder=folder, default_output=f"{temporary}/run"), ClusterSettings())
         job_file = Path(temporary) / run_folder.JOB
         job_file.write_text(job.to_json(), encoding="utf-8")
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}

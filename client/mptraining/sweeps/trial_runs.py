@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from mptraining.local.run import LocalRunner
+from mptraining.local.runner import LocalRunner
 from mptraining.runs import load_run
 from mptraining.sweeps.folder import JobEnd, JobRecord
 from mptraining_api import outcomes
@@ -45,8 +45,8 @@ class TrialDisplay:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """How this machine runs a trial: the file in whose folder relative paths begin, and the trainer's command."""
+class TrialSettings:
+    """Settings of all trials: relative paths begin in the folder of `file`, `command` is the trainer's."""
 
     file: Path
     command: Sequence[str]
@@ -65,7 +65,7 @@ class TrialRun:
     """The run of one trial's job; its `outcome` is an exception after a fault of this program."""
 
     record: JobRecord
-    machine: Machine
+    settings: TrialSettings
     environment: Mapping[str, str]
     changed: threading.Event
     display: TrialDisplay = field(default_factory=TrialDisplay)
@@ -98,8 +98,8 @@ class TrialRun:
     def _train(self) -> JobEnd | Interrupted:
         messages: list[str] = []
         runner = LocalRunner(
-            folder=self.machine.file.absolute().parent,
-            command=self.machine.command,
+            folder=self.settings.file.absolute().parent,
+            command=self.settings.command,
             again=_AGAIN,
             signals=self._signals,
             environment=self.environment,
@@ -108,7 +108,7 @@ class TrialRun:
         code = runner.run(self.record.document, self.display).exit_code
         folder = str(self.record.document["spec"]["output"]["uri"])
         if code == 0:
-            return JobEnd(state="Succeeded", time=self.machine.clock(), metrics=rounded(load_run(folder).metrics))
+            return JobEnd(state="Succeeded", time=self.settings.clock(), metrics=rounded(load_run(folder).metrics))
         if self._signals:
             return Interrupted()
         return self._failed(outcomes.by_exit_code(code), _why(folder, messages) or f"exit code {code}")
@@ -116,7 +116,7 @@ class TrialRun:
     def _failed(self, outcome: outcomes.Outcome, message: str) -> JobEnd | Interrupted:
         if outcome.budget is Budget.INFRASTRUCTURE_RETRIES:
             return Interrupted(message)
-        return JobEnd(state="Failed", time=self.machine.clock(), message=message)
+        return JobEnd(state="Failed", time=self.settings.clock(), message=message)
 
 
 def _why(folder: str, messages: Sequence[str]) -> str:

@@ -46,11 +46,11 @@ def value_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SweepView:
-    """A snapshot of a sweep; `place` is its folder, or its namespace and cluster."""
+    """A snapshot of a sweep; `where` is its folder, or its namespace and cluster."""
 
     sweep: MPTrainingSweep
     status: SweepStatus
-    place: str
+    where: str
 
     @property
     def name(self) -> str:
@@ -146,7 +146,6 @@ def parameters_text(view: SweepView, parameters: Mapping[str, Any]) -> str:
 
 
 def one_line(view: SweepView) -> str:
-    """Return the sweep in one line."""
     best = best_text(view)
     return f"{view.name}: {view.phase}, {counts_text(view)}" + (f"; best {best}" if best else "")
 
@@ -155,7 +154,6 @@ HEADINGS = ("SWEEP", "PHASE", "TRIALS", "RUNNING", "BEST")
 
 
 def summary_row(view: SweepView) -> list[str]:
-    """Return a sweep's cells below HEADINGS."""
     number_of, best = counts(view), view.status.best
     reached = "" if best is None else f"{view.metric} {number(best.objective)}"
     return [view.name, view.phase, f"{number_of['ended']}/{view.most}", str(number_of["running"]), reached]
@@ -173,11 +171,13 @@ def lines(view: SweepView) -> list[str]:
         ("ended", "" if view.finished is None else f"{view.finished.reason}: {view.finished.message}"),
         *(("failed", f"trial {trial.number}: {trial.message}") for trial in failed[-3:]),
     ]
-    return [f"{view.name}: {view.phase}  ({view.place})", *(f"  {title:<10}  {text}" for title, text in rows if text)]
+    return [
+        f"{view.name}: {view.phase}  ({view.where})",
+        *(f"  {title:<10}  {text}" for title, text in rows if text),
+    ]
 
 
 def trial_line(view: SweepView, trial: Trial) -> str:
-    """Return the line of a trial that has ended."""
     parts = [
         f"trial {trial.number}",
         state_text(trial),
@@ -201,12 +201,10 @@ def _time_text(trial: Trial) -> str:
 
 
 def heads(view: SweepView) -> list[str]:
-    """Return the titles of the table of trials."""
     return ["trial", "state", view.metric, *short_names(view.paths).values(), "time"]
 
 
 def row(view: SweepView, trial: Trial) -> list[str]:
-    """Return a trial's cells in the table of trials."""
     return [
         str(trial.number),
         state_text(trial),

@@ -30,9 +30,9 @@ _SERVICE_ACCOUNT = re.compile(r".*@([a-z0-9\-]){6,30}\.iam\.gserviceaccount\.com
 class InvalidArgument(InvalidSpec, ValueError):
     """An invalid argument of `run`; also a ValueError, as tensorflow-cloud's users expect."""
 
-    def __init__(self, found: str, *, next_step: str = "") -> None:
+    def __init__(self, message: str, *, next_step: str = "") -> None:
         # tensorflow-cloud's messages end with a full stop, which must not precede the next step.
-        super().__init__("", found.removesuffix(".") if next_step else found, next_step=next_step)
+        super().__init__("", message.removesuffix(".") if next_step else message, next_step=next_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
     # All workers of a job are equal, so an "auto" config takes the value of the other one.
     machine = first or (others if count else None) or automatic
     _refuse_unavailable(machine, "chief_config" if first else "worker_config")
-    kinds = [(each.accelerator, each.accelerator_count) for each in (machine, others or machine)]
+    kinds = [(config.accelerator, config.accelerator_count) for config in (machine, others or machine)]
     if count and others is not None and kinds[0] != kinds[1]:
         _refuse_unavailable(others, "worker_config")
         if _is_small_chief(machine, others):
@@ -184,7 +184,7 @@ def _machines(chief: object, worker: object, count: int) -> tuple[MachineConfig,
 
 def _has_custom_shape(machine: MachineConfig) -> bool:
     """Return whether the user chose CPU cores or memory; the common configs have those of AI Platform's machines."""
-    common = any(machine is each for each in COMMON_MACHINE_CONFIGS.values())
+    common = any(machine is config for config in COMMON_MACHINE_CONFIGS.values())
     return not common and (machine.cpu_cores, machine.memory) != (MachineConfig.cpu_cores, MachineConfig.memory)
 
 
@@ -208,8 +208,8 @@ def _refuse_unavailable(machine: MachineConfig, argument: str) -> None:
     if kind in CATALOGUE or _replacement(kind, count) is not None:
         return
     near = REPLACEMENTS[kind][0]
-    common = {name: each for name, each in COMMON_MACHINE_CONFIGS.items() if each.accelerator is near}
-    name = min(common, key=lambda each: abs(common[each].accelerator_count - count))
+    common = {name: config for name, config in COMMON_MACHINE_CONFIGS.items() if config.accelerator is near}
+    name = min(common, key=lambda key: abs(common[key].accelerator_count - count))
     raise InvalidArgument(
         f"Invalid `{argument}` input. {count} x {kind.value} are not among the accelerators that jobs can have.",
         next_step=f"The nearest is {CATALOGUE[near]}: COMMON_MACHINE_CONFIGS[{name!r}].",

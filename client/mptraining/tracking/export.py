@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from mptraining.comparison import flattened
+from mptraining.comparison.quantities import flattened
 from mptraining.runs import History
 from mptraining.runs.columns import Columns
 from mptraining.runs.event_files import RunEvents
@@ -35,16 +35,16 @@ POLL_SECONDS = 2.0
 RETRY_SECONDS = 15.0
 # MLflow's oldest limit; W&B has none that matters here.
 _LONGEST_VALUE = 500
-# Not settings of the training: reasons, and what follows from other fields.
+# Reasons, and fields that follow from others, are no settings of the training.
 _NOT_PARAMETERS = ("version", "choices", "placement", "tracking", "output")
-# Of one call of `Server.log`: the most that one request to MLflow may have.
+# One call of `Server.log` has at most the values that one request to MLflow may have.
 MOST_VALUES = 1000
 Status = Literal["running", "succeeded", "failed", "stopped"]
 _STATUS: dict[str, Status] = {"Succeeded": "succeeded", "Failed": "failed", "Stopped": "stopped"}
 
 
 class State(Model):
-    """What a tracking server has of a run: its id there, its page, and the last step that it has."""
+    """The state of a run on a tracking server: its id there, its page, and the last step that arrived."""
 
     run_id: str
     url: str | None = None
@@ -91,18 +91,13 @@ class Export:
         self._server = server
         self._files = folder_files(folder)
         self._events = RunEvents(self._files)
-        self._state: State | None = None
+        # What the server has of the run; None before `send`.
+        self.state: State | None = None
         # The last step that an earlier export sent, and that of each series since, by run and tag.
         self._before = -1
         self._sent: dict[str, int] = {}
 
-    @property
-    def state(self) -> State | None:
-        """What the server has of the run; None before `send`."""
-        return self._state
-
     def read(self) -> None:
-        """Read the new events."""
         self._events.refresh(self._files.list())
         self._events.fill()
 
@@ -113,13 +108,13 @@ class Export:
         launches = self._events.launches()
         if not launches:
             raise InvalidData(self._folder, "holds no events of a run", expected="the run folder of a job")
-        if self._state is None:
+        if self.state is None:
             run = self._description(launches[0][0].incarnation)
             states = stored_document(self._folder, TRACKING, States) or States()
             # Without a state the server finds the run by its key.
-            self._state = self._server.begin(run, states.states.get(self._name))
-            _store(self._folder, self._name, self._state)
-            self._before = self._state.step
+            self.state = self._server.begin(run, states.states.get(self._name))
+            _store(self._folder, self._name, self.state)
+            self._before = self.state.step
         history = History.of([columns for _, columns in launches])
         # A server's steps only grow: steps that are trained again keep the values that it has. A script reports its
         # validation after a step whose other values may have been sent.
@@ -131,21 +126,15 @@ class Export:
         for batch in _batches(new):
             self._server.log(batch)
             self._sent |= {scalar.run + scalar.tag: scalar.step for scalar in batch}
-            self._state = self._state.model_copy(update={"step": max(self._state.step, batch[-1].step)})
-            _store(self._folder, self._name, self._state)
+            self.state = self.state.model_copy(update={"step": max(self.state.step, batch[-1].step)})
+            _store(self._folder, self._name, self.state)
         if final:
             status = _STATUS[run_state(history.finished.reason)] if history.finished else "running"
             self._server.finish(status, _summary([columns for _, columns in launches]))
 
-    def has_started(self, incarnation: str) -> bool:
-        """Return whether this launch has claimed the run folder and begun to train."""
-        return any(columns.started for launch, columns in self._events.launches() if launch.incarnation == incarnation)
-
-    def is_over(self, incarnation: str) -> bool:
-        """Return whether this launch has finished."""
-        return any(
-            launch.incarnation == incarnation and columns.finished for launch, columns in self._events.launches()
-        )
+    def launches(self, incarnation: str) -> list[Columns]:
+        """Return what was read of the launch with this incarnation."""
+        return [columns for launch, columns in self._events.launches() if launch.incarnation == incarnation]
 
     def _description(self, first_incarnation: str) -> Description:
         job = read_job(self._folder)
@@ -158,27 +147,21 @@ class Export:
         )
 
 
-def follow(
-    export: Export,
-    *,
-    incarnation: str,
-    seconds: float = POLL_SECONDS,
-    wait: Callable[[float], None],
-    on_error: Callable[[str], None],
-) -> None:
+def follow(export: Export, *, incarnation: str, wait: Callable[[float], None], on_error: Callable[[str], None]) -> None:
     """Send a run while it trains, until this launch of it has finished; retry whatever fails before.
 
-    `seconds` is the time between two looks at the run folder, `wait` sleeps for a number of seconds, `on_error` gets
-    each message once.
+    `wait` sleeps for a number of seconds, `on_error` gets each message once.
     """
     reported: set[str] = set()
     over = False
     while not over:
-        pause = seconds
+        pause = POLL_SECONDS
         try:
             export.read()
-            over = export.is_over(incarnation)
-            if export.has_started(incarnation):
+            launches = export.launches(incarnation)
+            over = any(columns.finished for columns in launches)
+            # A launch claims the run folder before it trains.
+            if any(columns.started for columns in launches):
                 export.send(final=over)
         except Exception as error:  # noqa: BLE001 - tracking libraries raise anything
             message = describe(error)
@@ -194,7 +177,6 @@ def follow(
 
 
 def describe(error: Exception) -> str:
-    """Return the error in one line."""
     text = str(error) if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:300]
 
@@ -203,8 +185,8 @@ def read_job(folder: str) -> ResolvedJob:
     """Return the job of a run folder. Raises InvalidData if it has none."""
     job = stored_document(folder, run_folder.JOB, ResolvedJob)
     if job is None:
-        found = f"holds no run: there is no {run_folder.JOB} in it that this version can read"
-        raise InvalidData(folder, found, expected="a run folder")
+        explanation = f"holds no run: there is no {run_folder.JOB} in it that this version can read"
+        raise InvalidData(folder, explanation, expected="a run folder")
     return job
 
 
@@ -221,7 +203,7 @@ def parameters(job: ResolvedJob) -> dict[str, str]:
 
 def tags(job: ResolvedJob, folder: str) -> dict[str, str]:
     """Return what people filter runs by, and the link to the run folder."""
-    found = {
+    values = {
         "mptraining.job": job.name,
         "mptraining.run_folder": folder,
         "mptraining.accelerator": job.accelerator.type,
@@ -229,7 +211,7 @@ def tags(job: ResolvedJob, folder: str) -> dict[str, str]:
         "mptraining.strategy": job.strategy,
         "mptraining.keras": job.keras,
     }
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in values.items()}
 
 
 def _store(folder: str, name: str, state: State) -> None:
@@ -238,26 +220,26 @@ def _store(folder: str, name: str, state: State) -> None:
     storage.write(storage.join(folder, TRACKING), kept.to_json().encode())
 
 
-def _batches(scalars: Sequence[Scalar], most: int = MOST_VALUES) -> Iterator[Sequence[Scalar]]:
-    """Yield batches of at most `most` values, and of whole steps as far as a step has no more."""
+def _batches(scalars: Sequence[Scalar]) -> Iterator[Sequence[Scalar]]:
+    """Yield batches of at most MOST_VALUES values; a step is split only if it has more."""
     begin = 0
     while begin < len(scalars):
-        end = min(begin + most, len(scalars))
+        most = end = min(begin + MOST_VALUES, len(scalars))
         while end < len(scalars) and end > begin and scalars[end].step == scalars[end - 1].step:
             end -= 1
-        end = end if end > begin else min(begin + most, len(scalars))
+        end = end if end > begin else most
         yield scalars[begin:end]
         begin = end
 
 
 def _summary(launches: Sequence[Columns]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for event in (event for columns in launches for _, event in columns.others):
         match event:
             case Finished():
-                found |= {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
+                tags |= {"mptraining.reason": event.reason, "mptraining.message": event.message[:500]}
             case Recovered():
-                found["mptraining.recovered"] = event.message[:500]
+                tags["mptraining.recovered"] = event.message[:500]
             case Notice() if event.level == "Warning":
-                found[f"mptraining.warning.{event.topic}"] = event.message[:500]
-    return found
+                tags[f"mptraining.warning.{event.topic}"] = event.message[:500]
+    return tags

@@ -35,24 +35,24 @@ class MLflowServer:
         self._run_id = ""
 
     def begin(self, run: Description, state: State | None) -> State:
-        """See `Server.begin`."""
-        experiment = self._experiment_id()
-        found = self._find(experiment, run.key)
-        if found is None:
+        known = self._client.get_experiment_by_name(self._experiment)
+        experiment = str(self._client.create_experiment(self._experiment) if known is None else known.experiment_id)
+        run_id = self._find(experiment, run.key)
+        if run_id is None:
             made = self._client.create_run(experiment, run_name=run.name, tags={_KEY: run.key})
-            found = made.info.run_id
+            run_id = made.info.run_id
             # A run that is new on the server has nothing of what another one had.
             state = None
-        elif state is not None and state.run_id != found:
+        elif state is not None and state.run_id != run_id:
             state = None
-        self._run_id = found
-        self._client.update_run(found, status="RUNNING")
+        self._run_id = run_id
+        self._client.update_run(run_id, status="RUNNING")
         self._log_new_parameters(run.parameters)
         from mlflow.entities import RunTag
 
-        self._client.log_batch(found, tags=[RunTag(name, value) for name, value in run.tags.items()])
-        url = f"{self._uri.rstrip('/')}/#/experiments/{experiment}/runs/{found}"
-        return State(run_id=found, url=url if self._uri.startswith("http") else None, step=state.step if state else -1)
+        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in run.tags.items()])
+        url = f"{self._uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}"
+        return State(run_id=run_id, url=url if self._uri.startswith("http") else None, step=state.step if state else -1)
 
     def log(self, scalars: Sequence[Scalar]) -> None:
         """See `Server.log`. A value that the server has is not stored twice."""
@@ -62,7 +62,6 @@ class MLflowServer:
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, status: Status, summary: dict[str, str]) -> None:
-        """See `Server.finish`."""
         from mlflow.entities import RunTag
 
         if summary:
@@ -72,13 +71,9 @@ class MLflowServer:
         else:
             self._client.set_terminated(self._run_id, status=_STATUS[status])
 
-    def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self._experiment)
-        return str(self._client.create_experiment(self._experiment) if found is None else found.experiment_id)
-
     def _find(self, experiment: str, key: str) -> str | None:
-        found = self._client.search_runs([experiment], filter_string=f"tags.`{_KEY}` = '{key}'", max_results=1)
-        return str(found[0].info.run_id) if found else None
+        runs = self._client.search_runs([experiment], filter_string=f"tags.`{_KEY}` = '{key}'", max_results=1)
+        return str(runs[0].info.run_id) if runs else None
 
     def _log_new_parameters(self, parameters: dict[str, str]) -> None:
         """Log the parameters that the run lacks: MLflow refuses to change one, as more epochs of a resumed job do."""

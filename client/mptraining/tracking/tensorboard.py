@@ -31,8 +31,8 @@ def export_tensorboard(folder: str, to: str) -> int:
         if storage.list_objects(storage.join(to, run)):
             step = "Give another folder with --folder."
             raise InvalidData(storage.join(to, run), "has files already", next_step=step)
-    found = list(scalars(history))
-    files = EventFiles(to, "exported", found[0].time if found else 0.0)
-    files.add(found)
+    exported = list(scalars(history))
+    files = EventFiles(to, "exported", exported[0].time if exported else 0.0)
+    files.add(exported)
     files.flush()
-    return len(found)
+    return len(exported)

@@ -30,7 +30,6 @@ class WandBServer:
         self._run: Any = None
 
     def begin(self, run: Description, state: State | None) -> State:
-        """See `Server.begin`."""
         if self._run is not None:
             self._run.finish(exit_code=1)
             self._run = None
@@ -62,7 +61,6 @@ class WandBServer:
             self._run.log(row, step=step)
 
     def finish(self, status: Status, summary: dict[str, str]) -> None:
-        """See `Server.finish`."""
         self._run.summary.update(summary)
         self._run.finish(exit_code=_EXIT_CODE[status])
         self._run = None

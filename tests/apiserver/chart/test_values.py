@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mptraining.job_file.runtimes import KnownRuntimes
+from mptraining.job_file.runtimes_file import KnownRuntimes
 from mptraining_api.resolve.runtime_settings import RuntimeImages
 from mptraining_operator.settings import OperatorSettings
 from tests.apiserver.chart.rendered import objects, pod, rendered, settings

@@ -178,7 +178,6 @@ def test_no_cluster_is_named(refused: Refusal, monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "broken").write_text("clusters: [")
     assert "broken: cannot be used: " in refused("list", kubeconfig=tmp_path / "broken")
     assert "--context: 'prod' is not in " in refused("list", "--context", "prod")
-    assert "--gke PROJECT/LOCATION/CLUSTER: 'p/c'; expected" in refused("list", "--gke", "p/c")
     assert os.environ["HOME"] == str(tmp_path)
 
 

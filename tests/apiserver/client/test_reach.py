@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mptraining
-from mptraining.cluster import reach
+from mptraining.cluster import worker_container
 from mptraining.cluster.connection import Cluster, connect
 from mptraining.cluster.errors import NotAllowed
 from mptraining_api.launch import SOURCE_FOLDER
@@ -36,10 +36,10 @@ def test_a_debugger_of_a_worker(reached: Any, node_server: NodeServer, use: Any)
     node_server.commands[reached.namespace, pod.name] = {SOURCE_FOLDER: "/files"}
     with socket.create_server(("127.0.0.1", 0)) as debugger:
         port = debugger.getsockname()[1]
-        found, source = reach.wait_for_debugger(server, "digits", 0, port, say=print, pause=print)
+        found, source = worker_container.wait_for_debugger(server, "digits", 0, port, say=print, pause=print)
         assert (found.name, source) == (pod.name, "/files")
         with (
-            reach.forwarded(server, pod.name, port) as local,
+            worker_container.forwarded(server, pod.name, port) as local,
             socket.create_connection(("127.0.0.1", local), timeout=60) as client,
         ):
             client.sendall(b"initialize")
@@ -54,9 +54,9 @@ def test_a_debugger_of_a_worker(reached: Any, node_server: NodeServer, use: Any)
     kubeconfig = reached.control_plane.kubeconfig("looker", token, namespace=reached.namespace)
     limited = connect(Cluster(kubeconfig=str(kubeconfig)))
     with pytest.raises(NotAllowed, match=r"looker may not get pods/exec .*--clusterrole=edit"):
-        reach.execute(limited, pod.name, ["ls"])
+        worker_container.execute(limited, pod.name, ["ls"])
     with (
         pytest.raises(NotAllowed, match=r"may not get pods/portforward .*--clusterrole=edit"),
-        reach.pod_stream(limited, pod.name, "portforward", [("ports", str(port))], "v4.channel.k8s.io"),
+        worker_container.pod_stream(limited, pod.name, "portforward", [("ports", str(port))], "v4.channel.k8s.io"),
     ):
         pass

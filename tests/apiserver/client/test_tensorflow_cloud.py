@@ -36,7 +36,7 @@ def test_a_notebook_becomes_a_job(
 ) -> None:
     # Other tests create nodes in this control plane.
     monkeypatch.setattr(
-        "mptraining.cluster.submit.accelerator_warnings", lambda server, job: (f"no {job.accelerator.type} now",)
+        "mptraining.cluster.submission.accelerator_warnings", lambda server, job: (f"no {job.accelerator.type} now",)
     )
     job: Any = tfc.run("train.ipynb", chief_config=tfc.COMMON_MACHINE_CONFIGS["T4_4X"], job_labels={"team": "vision"})
     assert "advice: no t4 now\n" in capsys.readouterr().out

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from mptraining.board.board import Board
-from mptraining.board.export import write_page
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
+from mptraining.board.static_page import write_page
 from tests.e2e.browser.conftest import Opened, Served, picture, wait_for_another_picture
 from tests.testbed.board_runs import write_run
 from tests.testbed.run_folders import RunFolder

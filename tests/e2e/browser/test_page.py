@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Route, expect
 
-from mptraining.board.board import Board
-from mptraining.board.export import write_page
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
+from mptraining.board.static_page import write_page
 from tests.e2e.browser.conftest import Opened, Served
 from tests.testbed.run_folders import RunFolder
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mptraining.comparison.compared import side_by_side
+from mptraining.comparison import compare
 from mptraining.display.summary import success_lines
 from mptraining.display.text import event_lines
 from mptraining.runs import load_run
@@ -133,7 +133,7 @@ def test_metrics_that_are_nan_are_shown_as_fit_shows_them(train: Train, data: Pa
     last = success_lines(run.finished, run.folder)
     assert last[0].startswith("Succeeded with a warning")
     assert warning in last[1]
-    table = side_by_side([loaded, loaded])
+    table = compare([loaded, loaded])
     assert "NaN" in str(table)
     json.loads(json.dumps(table.to_document()), parse_constant=pytest.fail)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
 from mptraining.comparison import compare
 from mptraining.runs import load_run
 from mptraining.runs.series import chart

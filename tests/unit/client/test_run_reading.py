@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from mptraining.board import rows
 from mptraining.board.details import details
-from mptraining.comparison import rows
 from mptraining.runs import event_files, load_run
 from mptraining.runs.files import LocalFiles
 from mptraining.runs.listing import local_run_folders

@@ -14,9 +14,9 @@ import pytest
 
 import mptraining.tensorflow_cloud as tfc
 from mptraining import colab
-from mptraining.cluster import submit
+from mptraining.cluster import submission
 from mptraining.packaging import notebooks, program
-from mptraining.tensorflow_cloud_compat import run
+from mptraining.tensorflow_cloud_compat import launch
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.tensorflow_cloud import inside_job
 
@@ -48,7 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("TF_KERAS_RUNNING_REMOTELY", "MPTRAINING_JOB_FILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(submit, "submit", Job)
+    monkeypatch.setattr(submission, "submit", Job)
     (tmp_path / "train.py").write_text("print('hello')\n")
     return tmp_path
 
@@ -108,7 +108,7 @@ def test_a_notebook_continues(here: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     shell = Shell()
     shell.history_manager = shell  # type: ignore[attr-defined]
-    for module in (notebooks, program, run):
+    for module in (notebooks, program, launch):
         monkeypatch.setattr(module, "ipython_shell", lambda: shell)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     job: Any = tfc.run()
@@ -117,16 +117,16 @@ def test_a_notebook_continues(here: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_functions(here: Path) -> None:
-    job: Any = tfc.run(run.launch)
+    job: Any = tfc.run(launch.launch)
     assert job.document["spec"]["program"] == {"script": {"path": "run_launch.py"}}
     spec = {"data": {"train": ["gs://b/x"]}}
-    job = tfc.run(run.launch, spec=spec)
+    job = tfc.run(launch.launch, spec=spec)
     assert job.document["spec"]["program"] == {
-        "function": {"entryPoint": "mptraining.tensorflow_cloud_compat.run:launch"}
+        "function": {"entryPoint": "mptraining.tensorflow_cloud_compat.launch:launch"}
     }
     assert job.document["spec"]["data"] == spec["data"]
     with pytest.raises(ValueError, match=r"`entry_point_args` input\. Expected None for a function"):
-        tfc.run(run.launch, entry_point_args=["a"])
+        tfc.run(launch.launch, entry_point_args=["a"])
 
 
 def test_any_number_of_tuners_is_one_job_on_one_worker(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,10 +220,10 @@ def test_an_unchanged_script_trains_here_by_one_command(
     for name, value in (("argv", ["-m"]), ("path", ["", *sys.path])):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setitem(sys.modules, "tensorflow_cloud", tfc)
-    monkeypatch.setenv(run.BACKEND, "cluster")
+    monkeypatch.setenv(launch.BACKEND, "cluster")
     made: list[Any] = []
     monkeypatch.setattr(
-        run, "_train_here", lambda document, package, **_: made.append((document, package)) or Job(document)
+        launch, "_train_here", lambda document, package, **_: made.append((document, package)) or Job(document)
     )
     with pytest.raises(SystemExit) as caught:
         colab.main(["--here", "project/scale.py", "--lr=1"])
@@ -240,8 +240,8 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(run, "_train_here", lambda document, _, **__: made.append(document) or Job(document))
-    monkeypatch.setenv(run.BACKEND, "")
+    monkeypatch.setattr(launch, "_train_here", lambda document, _, **__: made.append(document) or Job(document))
+    monkeypatch.setenv(launch.BACKEND, "")
     colab.run_here()
     tfc.run("train.py")
     assert len(made) == 1
@@ -249,7 +249,7 @@ def test_one_line_or_one_variable_decides_where_unchanged_calls_train(
     assert tfc.run("train.py", backend="cluster")["job_id"]
     assert tfc.run("train.py", cluster=object())["job_id"]  # type: ignore[arg-type]
     assert len(made) == 1
-    monkeypatch.setenv(run.BACKEND, "moon")
+    monkeypatch.setenv(launch.BACKEND, "moon")
     with pytest.raises(InvalidSpec, match="the variable MPTRAINING_BACKEND: 'moon'; expected cluster or local"):
         tfc.run("train.py")
 

@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 import mptraining
-from mptraining.cluster.submit import check
-from mptraining.local.run import LocalRunner, Machine
+from mptraining.cluster.submission import check
+from mptraining.local.runner import LocalRunner, Machine
 from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api.model import Model
 from mptraining_api.problems import InvalidProgram, InvalidSpec

@@ -1,1 +1,1 @@
-"""What a shell adds to the commands: completion, plain help, and the verbs of other tools."""
+"""Shell completion of the commands, and hints for the verbs of other tools."""

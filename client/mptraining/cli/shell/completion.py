@@ -28,7 +28,6 @@ def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 
 
 def job_files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return YAML files and folders."""
     return _files(incomplete, (".yaml", ".yml", ".json"))
 
 

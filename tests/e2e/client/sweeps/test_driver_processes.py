@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.display import SweepDisplay
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.view import SweepView
@@ -77,14 +77,14 @@ def test_a_trial_that_the_time_limit_stopped_continues_when_the_limit_is_raised(
     _, stopped = run_sweep(
         opened,
         command=stub("signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(5)"),
-        display=PlainLines(),
+        display=SweepDisplay(),
         clock=lambda: next(times, 200.0),
     )
     assert [trial.state for trial in stopped.trials] == [TrialState.STOPPED]
     assert stopped.finished is not None
     opened = open_sweep(sweep_file(trials=2, more="  stop: {afterSeconds: 1000}\n"))
     command = stub(TRAINER + "\nsucceed()")
-    code, view = run_sweep(opened, command=command, display=PlainLines(), clock=lambda: 300.0)
+    code, view = run_sweep(opened, command=command, display=SweepDisplay(), clock=lambda: 300.0)
     assert code == 0
     assert [trial.state for trial in view.trials] == [TrialState.SUCCEEDED] * 2
     assert proposals(view)[0] == proposals(stopped)[0]
@@ -132,10 +132,10 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys
 from pathlib import Path
-from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.display import SweepDisplay
 from mptraining.sweeps.start import open_sweep, run_sweep
 code, _ = run_sweep(open_sweep(Path(sys.argv[1]), parallel=int(sys.argv[4])), command=(sys.argv[2], sys.argv[3]),
-                    display=PlainLines())
+                    display=SweepDisplay())
 sys.exit(code)
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mptraining.job_file.runtimes import KnownRuntimes
+from mptraining.job_file.runtimes_file import KnownRuntimes
 from mptraining_api.spec import MPTrainingJob
 from mptraining_api.sweep.spec import MPTrainingSweep
 from mptraining_api.validation import patterns

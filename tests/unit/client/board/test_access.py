@@ -160,5 +160,5 @@ def test_no_path_leaves_the_folder_of_logs(board: Served) -> None:
     for each in [*tries, "....//job.json", "link.log", "../../../secret", "../quarantine/secret"]:
         answer = board.request(f"{logs}/{each}")
         assert (answer.status, b"secret" in answer.body) == (404, False), each
-    for each in ("../board.py", "..%2fboard.py", "%2e%2e/%2e%2e/board/board.py"):
+    for each in ("../state.py", "..%2fstate.py", "%2e%2e/%2e%2e/board/state.py"):
         assert board.request(f"/static/{each}").status == 404

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mptraining.board import cluster_jobs, sources
-from mptraining.board.board import Board
 from mptraining.board.cluster_jobs import ClusterJobs
-from mptraining.board.export import data
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
+from mptraining.board.static_page import data
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import NotAllowed, NotFound, Unreachable
 from mptraining.runs.reader import run_id

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
 from mptraining_api.events import Event, Finished, Notice, Recovered, Saved
 from mptraining_api.run_folder import events_file
 from mptraining_storage import storage

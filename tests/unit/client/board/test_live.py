@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from mptraining.board.board import Board
+from mptraining.board import rows
+from mptraining.board.rows import SILENT_SECONDS
 from mptraining.board.sources import folder_source
-from mptraining.comparison import rows
-from mptraining.comparison.rows import SILENT_SECONDS
+from mptraining.board.state import Board
 from mptraining.runs.facts import RunFacts
 from mptraining.runs.reader import RunReader, run_id
 from mptraining_api.run_folder import events_file
@@ -112,7 +112,7 @@ def test_a_run_that_reports_nothing_any_more_is_unfinished(tmp_path: Path) -> No
     version = board.version
     clock.now += SILENT_SECONDS
     board.refresh()
-    assert board.changes_since(version) == (version + 1, [run.id])
+    assert board.changes_since(version) == (version + 1, [run.run_id])
     assert board.runs()["runs"][0]["state"] == "Unfinished"
 
 
@@ -179,13 +179,13 @@ def test_a_run_that_cannot_be_read_ends_no_background_reading(
 
     def fail_once(read: RunReader) -> object:
         if not first:
-            first.append(read.id)
-        if read.id == first[0]:
+            first.append(read.run_id)
+        if read.run_id == first[0]:
             raise OverflowError("unexpected")
         return curves(read)
 
     monkeypatch.setattr(RunReader, "curves", fail_once)
-    monkeypatch.setattr("mptraining.board.board.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("mptraining.board.state.QUIET_SECONDS", 0.0)
     board.start()
     try:
         end = time.monotonic() + 10

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mptraining.cli import accelerators
 from mptraining.cli.main import app
 from mptraining.cli.shell.kubectl_completion import FILES, NO_FILES, candidates
-from mptraining.job_file.check import check_job_file
+from mptraining.job_file.checked_job import check_job_file
 from mptraining_api.accelerators import catalogue
 from mptraining_api.problems import InvalidSpec
 

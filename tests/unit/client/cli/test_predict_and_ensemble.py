@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from mptraining.cli.ensemble import choose, job_document
-from mptraining.local import run as local_run
-from mptraining.local.job import LocalJob
-from mptraining.local.run import LocalRunner
+from mptraining.local import runner
+from mptraining.local.local_job import LocalJob
+from mptraining.local.runner import LocalRunner
 from mptraining.prediction_job import job_name, prediction_document
 from mptraining.runs import History, Run
 from mptraining_api import run_folder
@@ -159,8 +159,8 @@ def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
     def refuses_foreign_folders(_: LocalRunner, document: dict[str, Any], __: object) -> LocalJob:
         # As the local run and the trainer do before they start.
         folder = Path(document["spec"]["output"]["uri"])
-        job, _notes = local_run.resolve_for_machine(
-            here / "predict", document=document, output=None, machine=local_run.this_machine()
+        job, _notes = runner.resolve_for_machine(
+            here / "predict", document=document, output=None, machine=runner.this_machine()
         )
         seen.append(part.exists())
         stored = folder / "job.json"

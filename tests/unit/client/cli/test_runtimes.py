@@ -14,7 +14,7 @@ from mptraining.cli.main import app
 from mptraining.cluster import connection
 from mptraining.cluster.connection import Cluster
 from mptraining.cluster.errors import ClusterProblem
-from mptraining.job_file.runtimes import load
+from mptraining.job_file.runtimes_file import load
 from mptraining_api import outcomes
 from mptraining_api.problems import InvalidSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mptraining.job_file.check import check_job_file
+from mptraining.job_file.checked_job import check_job_file
 from mptraining.sweeps.best_job import SWEEP_FILE
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep

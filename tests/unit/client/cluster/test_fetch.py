@@ -14,10 +14,10 @@ import pytest
 from mptraining.cluster import fetch
 from mptraining.cluster.api import CommandFailed
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
-from mptraining.cluster.fetch import Quiet, StillTraining, Wanted, default_target
+from mptraining.cluster.fetch import FetchRequest, StillTraining, default_target
 from mptraining.cluster.job_view import JobView, view
 from mptraining.cluster.logs import WorkerPod
-from mptraining.display.transfer import PlainTransfer
+from mptraining.display.transfer import PlainTransfer, Transfer
 from mptraining_api.problems import InvalidData, Problem
 from mptraining_storage import storage
 from mptraining_trainer.export import folder_stream
@@ -80,8 +80,8 @@ def said() -> list[str]:
     return []
 
 
-def wanted(to: Path, *, model_only: bool = False, overwrite: bool = False) -> Wanted:
-    return Wanted("digits", "uid", to, "model" if model_only else ".", overwrite)
+def fetch_request(to: Path, *, model_only: bool = False, overwrite: bool = False) -> FetchRequest:
+    return FetchRequest("digits", "uid", to, "model" if model_only else ".", overwrite)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -90,13 +90,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_kept_folder_arrives_byte_for_byte_and_its_pod_may_end(pods: Pods, tmp_path: Path) -> None:
     arrived: list[int] = []
-    shown = Quiet(print)
+    shown = Transfer(print)
     shown.add = arrived.append
     whole, model = tmp_path / "whole", tmp_path / "model"
-    assert fetch.fetch_kept(SERVER, wanted(whole), shown) == whole
+    assert fetch.fetch_kept(SERVER, fetch_request(whole), shown) == whole
     assert contents(whole) == contents(pods.root)
     assert sum(arrived) == sum(map(len, contents(whole).values()))
-    fetch.fetch_kept(SERVER, wanted(model, model_only=True), shown)
+    fetch.fetch_kept(SERVER, fetch_request(model, model_only=True), shown)
     assert contents(model) == contents(pods.root / "model")
     sent = [asked[1:] for asked in pods.asked if asked[1] != "files"]
     assert sent == [("send", "."), ("fetched",), ("send", "model"), ("fetched",)]
@@ -114,7 +114,7 @@ def test_the_value_of_a_function_is_cached_before_the_pod_ends(
     if not model:
         (pods.root / "model").rename(pods.root / "other")
     value = fetch.cache_folder("uid", "function")
-    folder = fetch.fetch_kept(SERVER, wanted(tmp_path / "m", model_only=True), Quiet(print))
+    folder = fetch.fetch_kept(SERVER, fetch_request(tmp_path / "m", model_only=True), Transfer(print))
     assert folder == (tmp_path / "m" if model else value)
     assert contents(value) == {"result.json": b"x"}
 
@@ -129,10 +129,10 @@ def test_a_lost_connection_leaves_nothing_and_the_next_fetch_copies_all(
     for change, kind in ((lose, Unreachable), (lambda archive: archive[:5_000], ClusterProblem)):
         pods.change = change
         with pytest.raises(kind):
-            fetch.fetch_kept(SERVER, wanted(target), Quiet(said.append))
+            fetch.fetch_kept(SERVER, fetch_request(target), Transfer(said.append))
         assert list(target.parent.iterdir()) == []
     pods.change = lambda archive: archive
-    assert contents(fetch.fetch_kept(SERVER, wanted(target), Quiet(said.append))) == contents(pods.root)
+    assert contents(fetch.fetch_kept(SERVER, fetch_request(target), Transfer(said.append))) == contents(pods.root)
 
 
 def test_a_file_that_becomes_shorter_while_it_is_sent_ends_the_fetch(
@@ -149,7 +149,7 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_ends_the_fetch(
 
     monkeypatch.setattr(folder_stream.os, "fstat", shrinks_afterwards)
     with pytest.raises(CommandFailed, match=r"job\.json: not sent: .*Fetch again"):
-        fetch.fetch_kept(SERVER, wanted(tmp_path / "got"), Quiet(print))
+        fetch.fetch_kept(SERVER, fetch_request(tmp_path / "got"), Transfer(print))
     assert not (tmp_path / "got").exists()
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_deleted_meanwhile_is_named(pods: Pods, tmp_path: Path, s
         return archive.replace(archive[: archive.index(b"job.json")], b"", 1)
 
     pods.change = without_first
-    fetch.fetch_kept(SERVER, wanted(tmp_path / "got"), Quiet(said.append))
+    fetch.fetch_kept(SERVER, fetch_request(tmp_path / "got"), Transfer(said.append))
     assert contents(tmp_path / "got").keys() == {"job.json", "model/model.json", "model/weights.npz"}
     assert said == ["note: 1 files changed while they were fetched and are not in it: empty"]
 
@@ -168,13 +168,15 @@ def test_an_existing_folder_is_replaced_only_if_that_is_asked_for(pods: Pods, tm
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").touch()
     for attempt in (
-        lambda: fetch.fetch_kept(SERVER, wanted(tmp_path / "run"), Quiet(print)),
-        lambda: fetch.fetch_output(SERVER, job(), "/runs/x", wanted(tmp_path / "run"), Quiet(print), clock=float),
+        lambda: fetch.fetch_kept(SERVER, fetch_request(tmp_path / "run"), Transfer(print)),
+        lambda: fetch.fetch_output(
+            SERVER, job(), "/runs/x", fetch_request(tmp_path / "run"), Transfer(print), clock=float
+        ),
     ):
         with pytest.raises(InvalidData, match=r"run: exists\. Replace it with --overwrite, or name another folder"):
             attempt()
     assert contents(tmp_path / "run").keys() == {"mine.txt"}
-    fetch.fetch_kept(SERVER, wanted(tmp_path / "run", overwrite=True), Quiet(print))
+    fetch.fetch_kept(SERVER, fetch_request(tmp_path / "run", overwrite=True), Transfer(print))
     assert contents(tmp_path / "run") == contents(pods.root)
 
 
@@ -197,14 +199,14 @@ def test_no_pod_writes_outside_of_the_folder(name: str, kind: bytes, link: str, 
         tar.addfile(member)
     pods.change = lambda _: archive.getvalue()
     with pytest.raises((ClusterProblem, InvalidData), match=r"is not a file|is outside of the folder"):
-        fetch.fetch_kept(SERVER, wanted(tmp_path / "home" / "run"), Quiet(print))
+        fetch.fetch_kept(SERVER, fetch_request(tmp_path / "home" / "run"), Transfer(print))
     assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_output_that_is_no_folder(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "exec_output", lambda *_, **__: iter([b"not JSON\n"]))
     with pytest.raises(ClusterProblem, match=r"it did not send a folder: its list of files cannot be read"):
-        fetch.fetch_kept(SERVER, wanted(tmp_path / "run"), Quiet(print))
+        fetch.fetch_kept(SERVER, fetch_request(tmp_path / "run"), Transfer(print))
 
 
 def test_a_job_that_still_trains_keeps_nothing(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +217,7 @@ def test_a_job_that_still_trains_keeps_nothing(pods: Pods, tmp_path: Path, monke
     for pod in (POD, None):
         monkeypatch.setattr(fetch, "worker_zero", lambda server, uid, pod=pod: pod)
         with pytest.raises(StillTraining, match="mptj wait digits --model digits-model"):
-            fetch.fetch_kept(SERVER, wanted(tmp_path / "digits"), Quiet(print))
+            fetch.fetch_kept(SERVER, fetch_request(tmp_path / "digits"), Transfer(print))
 
 
 def test_what_a_waiting_client_fetched_is_copied(
@@ -223,12 +225,12 @@ def test_what_a_waiting_client_fetched_is_copied(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(ClusterProblem, match=r"the pod that kept its model no longer exists\. Train again with output"):
-        fetch.fetch_cached(wanted(tmp_path / "m", model_only=True), Quiet(said.append))
+        fetch.fetch_cached(fetch_request(tmp_path / "m", model_only=True), Transfer(said.append))
     fetch.cache_folder("uid").mkdir(parents=True)
     (fetch.cache_folder("uid") / "model.json").write_text("{}")
     with pytest.raises(ClusterProblem, match=r"its model alone was fetched.*Add --model-only"):
-        fetch.fetch_cached(wanted(tmp_path / "all"), Quiet(said.append))
-    found = fetch.fetch_cached(wanted(tmp_path / "m", model_only=True), Quiet(said.append))
+        fetch.fetch_cached(fetch_request(tmp_path / "all"), Transfer(said.append))
+    found = fetch.fetch_cached(fetch_request(tmp_path / "m", model_only=True), Transfer(said.append))
     assert contents(found) == {"model.json": b"{}"}
 
 
@@ -238,13 +240,13 @@ def test_a_run_folder_in_a_bucket(
     names = ("model/model.json", "model/source/flowers.py", "model/weights.npz")
     for name in names:
         storage.write(f"{bucket}/run/{name}", name.encode())
-    folder = fetch.fetch_stored(f"{bucket}/run", wanted(tmp_path / "got"), Quiet(said.append))
+    folder = fetch.fetch_stored(f"{bucket}/run", fetch_request(tmp_path / "got"), Transfer(said.append))
     assert contents(folder) == {name: name.encode() for name in names}
     # An object that is replaced meanwhile is not taken.
     objects = storage.list_objects(f"{bucket}/run/model")
     storage.write(f"{bucket}/run/model/weights.npz", b"new")
     monkeypatch.setattr(storage, "list_objects", lambda folder: objects)
-    again = fetch.fetch_stored(f"{bucket}/run", wanted(tmp_path / "m", model_only=True), Quiet(said.append))
+    again = fetch.fetch_stored(f"{bucket}/run", fetch_request(tmp_path / "m", model_only=True), Transfer(said.append))
     assert contents(again).keys() == {"model.json", "source/flowers.py"}
     assert said == ["note: 1 files changed while they were fetched and are not in it: weights.npz"]
 
@@ -253,7 +255,7 @@ def test_no_object_of_a_bucket_is_written_outside_of_the_folder(bucket: str, tmp
     storage.write(f"{bucket}/run/model/../../../../.bashrc", b"echo caught")
     storage.write(f"{bucket}/run/model/a/../b", b"stays inside")
     with pytest.raises(InvalidData, match=r"bashrc: is outside of the folder"):
-        fetch.fetch_stored(f"{bucket}/run", wanted(tmp_path / "home" / "m", model_only=True), Quiet(print))
+        fetch.fetch_stored(f"{bucket}/run", fetch_request(tmp_path / "home" / "m", model_only=True), Transfer(print))
     assert list((tmp_path / "home").iterdir()) == []
 
 
@@ -277,7 +279,9 @@ def job(attempt: int | None = 3, *, failed: bool = False) -> JobView:
 
 def of_volume(seen: JobView, output: str, to: Path, *, model_only: bool = False) -> Path:
     server: Any = Server(template(output))
-    return fetch.fetch_output(server, seen, output, wanted(to, model_only=model_only), Quiet(print), clock=float)
+    return fetch.fetch_output(
+        server, seen, output, fetch_request(to, model_only=model_only), Transfer(print), clock=float
+    )
 
 
 def test_worker_0_sends_a_folder_of_the_pods_while_it_runs(pods: Pods, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.job_events import MOST_PODS, job_events
 from mptraining.cluster.job_view import view
-from mptraining.cluster.submit import waiting_job_warning
+from mptraining.cluster.submission import waiting_job_warning
 from mptraining_api.kubernetes_api import BATCH_JOBS, EVENTS, NODES, PODS, Resource
 from mptraining_api.status import COMPLETION_INDEX, JOB_UID
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mptraining.board.board import Board
 from mptraining.board.sources import folder_source
-from mptraining.comparison import Comparison, Row, best, compare, table
-from mptraining.comparison.quantities import Better
+from mptraining.board.state import Board
+from mptraining.comparison import Comparison, compare
+from mptraining.comparison.compared import Row, table
+from mptraining.comparison.quantities import Better, best
 from mptraining.runs import Run, load_run
 from mptraining_api.events import Event, Finished, Started
 from mptraining_api.problems import InvalidSpec

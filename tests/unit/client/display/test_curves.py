@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptraining.display import plot as plotting
-from mptraining.display.curves import MOST_POINTS, Curve, Panel, downsampled, legend, panels, shown_by_default, svg
+from mptraining.display.curves import Curve, Panel, legend, panels, shown_by_default, svg
 from mptraining.display.html import card, grid
 from mptraining_api.problems import InvalidProgram
 
@@ -37,17 +37,6 @@ def test_a_series_of_many_powers_of_ten_is_logarithmic() -> None:
     assert ">log<" in svg(Panel("loss", (Curve("loss", ((0, 1e-3), (1, 1e3))),)))
     assert ">log<" not in svg(Panel("loss", (Curve("loss", ((0, 1.0), (1, 2.0))),)))
     assert svg(Panel("loss", (Curve("loss", ()),))) == ""
-
-
-@given(st.lists(finite, min_size=1, max_size=3 * MOST_POINTS))
-def test_downsampling_keeps_ends_and_extremes(values: list[float]) -> None:
-    points = list(enumerate(values))
-    kept = downsampled(points)
-    assert len(kept) <= MOST_POINTS
-    assert kept == sorted(kept)
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
-    assert min(y for _, y in kept) == min(values)
-    assert max(y for _, y in kept) == max(values)
 
 
 def test_text_takes_the_colour_of_the_page_and_nothing_is_a_script() -> None:

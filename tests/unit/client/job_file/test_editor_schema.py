@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from mptraining.job_file.editor_schema import editor_schema, sweep_editor_schema, sweep_to_json, to_json
+from mptraining.job_file.editor_schema import editor_schema, schema_text, sweep_editor_schema
 from tests.unit.api.sweep.sweeps import JOB, document
 
 ROOT = Path(__file__).parents[4]
@@ -29,7 +29,7 @@ def job(path: Path) -> dict[str, Any]:
 
 
 def test_every_example_is_valid() -> None:
-    for text in (to_json(), sweep_to_json()):
+    for text in (schema_text(), schema_text(sweep=True)):
         jsonschema.Draft202012Validator.check_schema(json.loads(text))
     for path in EXAMPLES:
         assert list(VALIDATOR.iter_errors(job(path))) == [], path

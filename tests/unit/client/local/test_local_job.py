@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.local.job import LocalJob
-from mptraining.local.run import (
+from mptraining.local.local_job import LocalJob
+from mptraining.local.runner import (
     Machine,
     absolute_path,
     already_finished,
@@ -16,7 +16,6 @@ from mptraining.local.run import (
     latest_attempt,
     source_folder,
     with_absolute_paths,
-    with_output,
     worker_environment,
 )
 from mptraining_api.launch import Launch
@@ -55,7 +54,7 @@ def test_relative_paths_count_from_the_job_files_folder(path: str, expected: str
 
 
 def test_a_local_run_makes_every_path_of_the_job_absolute() -> None:
-    spec = with_absolute_paths(JOB, folder=HOME, output="/tmp/runs/flowers").spec.to_document()
+    spec = with_absolute_paths(JOB, folder=HOME, default_output="/tmp/runs/flowers").spec.to_document()
     assert spec["data"]["train"] == ["/home/ada/project/records/train-*", "gs://bucket/more-*"]
     assert spec["data"]["validation"] == ["/data/val-*"]
     assert spec["program"]["application"]["weights"] == "/home/ada/project/start.h5"
@@ -63,9 +62,10 @@ def test_a_local_run_makes_every_path_of_the_job_absolute() -> None:
 
 
 def test_the_jobs_own_output_counts_before_the_default_and_the_option_before_both() -> None:
-    placed = with_absolute_paths(with_output(JOB, "out"), folder=HOME, output="/default")
-    assert placed.to_document()["spec"]["output"] == {"uri": "/home/ada/project/out"}
-    assert with_output(placed, "/chosen").to_document()["spec"]["output"] == {"uri": "/chosen"}
+    for output, uri in ((None, "/home/ada/project/out"), ("/chosen", "/chosen")):
+        job = parsed_job(YAML + "  output: {uri: out}\n")
+        placed = with_absolute_paths(job, folder=HOME, default_output="/default", output=output)
+        assert placed.to_document()["spec"]["output"] == {"uri": uri}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_where_the_programs_code_is(tmp_path: Path, source: bool, folders: list[
     text = YAML.replace("{application: {name: mlp, classes: 3, weights: start.h5}}", "{function: {entryPoint: a:b}}")
     if source:
         text += "  source: {configMap: {name: flowers-source}}\n"
-    job = with_absolute_paths(parsed_job(text), folder=tmp_path, output=str(tmp_path / "run"))
+    job = with_absolute_paths(parsed_job(text), folder=tmp_path, default_output=str(tmp_path / "run"))
     assert source_folder(resolve(job, ClusterSettings()), tmp_path) == tmp_path / expected
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mptraining.display.summary import RunSummary
-from mptraining.local.outcome import End, FinalText, GangEnd, Timeouts, due_signal, final_text, verdict
+from mptraining.local.outcome import End, GangEnd, Timeouts, due_signal, final_text, verdict
 from mptraining_api.events import Event, Finished, Progress, Saved, Started
 
 COMMON: dict[str, Any] = {"time": 0.0, "attempt": 1, "incarnation": "x", "worker": 0}
@@ -20,7 +20,7 @@ RESUMED = Started(
 )  # fmt: skip
 
 
-def text_of(*events: Event, code: int, interrupted: int | None = None) -> FinalText:
+def text_of(*events: Event, code: int, interrupted: int | None = None) -> tuple[tuple[str, ...], str | None]:
     summary = RunSummary()
     for event in events:
         summary.add(0, event)
@@ -30,7 +30,7 @@ def text_of(*events: Event, code: int, interrupted: int | None = None) -> FinalT
 
 def succeeded(**figures: Any) -> tuple[str, ...]:
     end = {"reason": "Succeeded", "exit_code": 0, "message": "", "step": 8}
-    return text_of(Finished(**(end | figures | COMMON)), code=0).output
+    return text_of(Finished(**(end | figures | COMMON)), code=0)[0]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def succeeded(**figures: Any) -> tuple[str, ...]:
     ],
 )  # fmt: skip
 def test_interrupted(events: list[Event], code: int, said: str) -> None:
-    assert text_of(*events, code=code, interrupted=signal.SIGINT) == FinalText((said,))
+    assert text_of(*events, code=code, interrupted=signal.SIGINT) == ((said,), None)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_interrupted(events: list[Event], code: int, said: str) -> None:
 )
 def test_the_last_line_ends_with_one_mark(message: str, mark: str) -> None:
     end = Finished(reason="InvalidData", exit_code=2, message=message, **COMMON)
-    assert text_of(end, code=2) == FinalText((), f"InvalidData: {message}{mark}")
+    assert text_of(end, code=2) == ((), f"InvalidData: {message}{mark}")
 
 
 def test_the_field_of_a_message_has_the_users_name() -> None:
     summary, end = RunSummary(), GangEnd((End(0, 2, signalled=False),), None)
     about = {"reason": "InvalidData", "exit_code": 2, "message": "spec.data.predict: no spec.data.predict"}
     summary.add(0, Finished(**about, field="spec.data.predict", **COMMON))
-    said = final_text(summary, end, verdict(end), command="", folder="", named=lambda _: "RECORDS").error
+    said = final_text(summary, end, verdict(end), command="", folder="", named=lambda _: "RECORDS")[1]
     assert said == "InvalidData: RECORDS: no spec.data.predict."
 
 

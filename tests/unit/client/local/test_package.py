@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining.local.job import LocalJob
-from mptraining.local.run import LocalRunner, Machine
+from mptraining.local.local_job import LocalJob
+from mptraining.local.runner import LocalRunner, Machine
 from mptraining.packaging.package import SourceFile, build_package
-from mptraining.tensorflow_cloud_compat import run
+from mptraining.tensorflow_cloud_compat import launch
 from mptraining_api.problems import InvalidProgram
 
 PROGRAM = {"script": {"path": "pkg/train.py"}}
@@ -37,7 +37,7 @@ def test_the_worker_finds_the_package(tmp_path: Path, stub: Any, monkeypatch: py
     job = LocalRunner(command=command).run(DOCUMENT, package=build_package(FILES, program=PROGRAM))
     assert (tmp_path / "found.txt").read_text() == "['pkg/train.py', 'run.sh'] True\n"
     assert (tmp_path / "output.txt").read_text().strip() == str(tmp_path / "runs" / "flowers") == job.run_folder
-    made = run.TfcJob(job, None)
+    made = launch.TfcJob(job, None)
     assert made == {"job_id": "flowers", "docker_image": None}
     assert (made.job, made.run_folder) == (job, job.run_folder)
 
@@ -59,7 +59,7 @@ def test_a_failure_names_the_log(
 def test_who_asks_for_no_accelerator_gets_this_machine_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(LocalRunner, "run", lambda _, body, **__: asked.append(body) or LocalJob("flowers", "f"))
-    monkeypatch.setattr("mptraining.local.run.this_machine", lambda: Machine(gpu=False, tpu=False))
+    monkeypatch.setattr("mptraining.local.runner.this_machine", lambda: Machine(gpu=False, tpu=False))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     for more in ({}, {"chief_config": tfc.COMMON_MACHINE_CONFIGS["T4_1X"]}):

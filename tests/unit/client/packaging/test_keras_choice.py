@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mptraining.tensorflow_cloud as tfc
-from mptraining.cluster import submit
+from mptraining.cluster import submission
 from mptraining.packaging.keras_choice import with_keras
 from mptraining.packaging.package import Package, SourceFile, build_package
 
@@ -134,7 +134,7 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
             self.document = document
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(submit, "submit", Job)
+    monkeypatch.setattr(submission, "submit", Job)
     Path("train.py").write_text(OLDER)
     made: Any = tfc.run("train.py")
     assert made.document["spec"]["keras"] == "Legacy"

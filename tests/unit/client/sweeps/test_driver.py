@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptraining.local.run import visible_gpus
+from mptraining.local.runner import visible_gpus
 from mptraining.sweeps.driver import gpus_of_slots
 from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 import mptraining
-from mptraining.local.run import Machine
+from mptraining.local.runner import Machine
 from mptraining.sweeps import result, sweep_file
-from mptraining.sweeps.display import PlainLines
+from mptraining.sweeps.display import SweepDisplay
 from mptraining_api.problems import InvalidSpec, Problem
 from mptraining_api.resolve.document_problems import DocumentProblems
 from mptraining_api.resolve.resolve import ClusterSettings
@@ -42,7 +42,7 @@ def test_a_search_over_one_job(
             seed=3,
             trials=trials,
             command=trainer,
-            display=PlainLines(),
+            display=SweepDisplay(),
         )
 
     found = search(2)

@@ -10,7 +10,7 @@ import yaml
 
 from mptraining.packaging.program import job_name, merge
 from mptraining.tensorflow_cloud_compat.arguments import InvalidArgument, check_arguments
-from mptraining.tensorflow_cloud_compat.run import document
+from mptraining.tensorflow_cloud_compat.launch import document
 from mptraining_api.accelerators import catalogue
 from mptraining_api.problems import InvalidSpec
 from mptraining_api.resolve.resolve import ClusterSettings, resolve

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from mptraining.board import details
-from mptraining.board.board import Board
 from mptraining.board.server import FOLDER, page
+from mptraining.board.state import Board
 from mptraining.runs.reader import RunReader
 from mptraining.runs.series import whole_series
 from mptraining_api import run_folder
@@ -80,7 +80,8 @@ def html(content: dict[str, Any]) -> str:
             "base-uri 'none'",
         ]
     )
-    inlined = f'<script type="application/json" id="data">{_json(content)}</script>\n'
+    data = msgspec.json.encode(content).decode().replace("<", "\\u003c")
+    inlined = f'<script type="application/json" id="data">{data}</script>\n'
     # A classic script without `src` runs where it is: all of them are at the end of the page.
     inlined += "".join(f"<script{' ' + kind.strip() if kind else ''}>{script}</script>\n" for kind, script in scripts)
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -116,10 +117,6 @@ def bundle(entry: str) -> str:
 def _static(name: str) -> str:
     # A script ends at the first `</script`, wherever it is.
     return (FOLDER / "static" / name).read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
-def _json(content: Any) -> str:
-    return msgspec.json.encode(content).decode().replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:

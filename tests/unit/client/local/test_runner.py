@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mptraining.local import run
+from mptraining.local import runner
 from mptraining.local.outcome import Timeouts
-from mptraining.local.run import LocalRunner, Machine, gpus_of_workers, this_machine, visible_gpus
+from mptraining.local.runner import LocalRunner, Machine, gpus_of_workers, this_machine, visible_gpus
 from mptraining_api.problems import InvalidProgram, InvalidSpec, ResumeRefused
 from tests.jobs import resolved_job
 
@@ -190,16 +190,16 @@ def test_too_few_visible_gpus_are_refused_and_hidden_ones_leave_the_cpu(monkeypa
     with pytest.raises(InvalidSpec, match=r"workers: 2 workers need 2 GPUs, and .* shows 1 \(CUDA_VISIBLE_DEVICES=3\)"):
         gpus_of_workers(job, {"CUDA_VISIBLE_DEVICES": "3"})
     # A machine with the driver of NVIDIA.
-    monkeypatch.setattr(run.Path, "exists", lambda _: True)
+    monkeypatch.setattr(runner.Path, "exists", lambda _: True)
     gpus = {hidden: this_machine({"CUDA_VISIBLE_DEVICES": hidden}).gpu for hidden in ("", "-1", "3")}
     assert gpus == {"": False, "-1": False, "3": True}
     assert this_machine({}).gpu
-    monkeypatch.setattr(run.os, "listdir", lambda _: ["0000:01", "0000:02"])
+    monkeypatch.setattr(runner.os, "listdir", lambda _: ["0000:01", "0000:02"])
     assert visible_gpus({}) == ["0", "1"]
 
 
 def test_the_ports_of_workers_are_not_those_that_connections_get() -> None:
-    ports = [port for _ in range(50) for port in run._free_ports(4)]
+    ports = [port for _ in range(50) for port in runner._free_ports(4)]
     assert len(set(ports[:4])) == 4
     # Linux uses ports 32768 and up for connections, others 49152 and up.
     assert all(1024 < port < 32_768 for port in ports)

@@ -53,33 +53,33 @@ def document(
 
 def _accelerator(machine: MachineConfig) -> dict[str, Any]:
     kind, count = machine.accelerator, machine.accelerator_count
-    found: dict[str, Any] = {"type": CATALOGUE[kind]}
+    section: dict[str, Any] = {"type": CATALOGUE[kind]}
     if kind.is_tpu:
-        found["topology"] = _topology(machine)
+        section["topology"] = _topology(machine)
     elif kind is not AcceleratorType.NO_ACCELERATOR:
-        found["countPerWorker"] = count
+        section["countPerWorker"] = count
     elif count > 1:
         # Logical CPU devices; tensorflow-cloud has no equivalent.
-        found["countPerWorker"] = count
-    return found
+        section["countPerWorker"] = count
+    return section
 
 
 def _topology(machine: MachineConfig) -> str:
     """Return the topology of the slice of one machine with that number of chips, or cores (v3: two per chip)."""
-    type = accelerators.lookup(CATALOGUE[machine.accelerator])
+    accelerator = accelerators.lookup(CATALOGUE[machine.accelerator])
     on_one_host = {
-        accelerators.chips(name) * type.replicas_per_device: name
-        for name, chips in type.topologies.items()
+        accelerators.chips(name) * accelerator.replicas_per_device: name
+        for name, chips in accelerator.topologies.items()
         if accelerators.chips(name) in chips
     }
-    found = on_one_host.get(machine.accelerator_count)
-    if found is None:
+    topology = on_one_host.get(machine.accelerator_count)
+    if topology is None:
         raise InvalidArgument(
             f"Invalid `worker_config` input. No machine has accelerator_count={machine.accelerator_count} "
-            f"of {type.title}.",
-            next_step=f"There are {', '.join(str(each) for each in sorted(on_one_host))}.",
+            f"of {accelerator.title}.",
+            next_step=f"There are {', '.join(str(count) for count in sorted(on_one_host))}.",
         )
-    return found
+    return topology
 
 
 def _pod_template(arguments: RunArguments) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _pod_template(arguments: RunArguments) -> dict[str, Any]:
 if TYPE_CHECKING:
     from mptraining.cluster.connection import Cluster
     from mptraining.cluster.job import Job
-    from mptraining.local.job import LocalJob
+    from mptraining.local.local_job import LocalJob
 
 
 Backend = Literal["cluster", "local"]
@@ -129,8 +129,8 @@ class Target:
 
     def __post_init__(self) -> None:
         if self.backend not in ("cluster", "local", None):
-            found = repr(self.backend)
-            raise InvalidArgument(f"Invalid `backend` input. Expected 'cluster' or 'local'. Received {found}.")
+            given = repr(self.backend)
+            raise InvalidArgument(f"Invalid `backend` input. Expected 'cluster' or 'local'. Received {given}.")
 
     @property
     def local(self) -> bool:
@@ -203,7 +203,7 @@ def launch(arguments: RunArguments, shipped: Shipped, target: Target, *, stream_
         any_accelerator = arguments.any_machine and "accelerator" not in target.spec
         return TfcJob(_train_here(body, package, any_accelerator=any_accelerator), None)
     from mptraining.cluster.connection import HERE
-    from mptraining.cluster.submit import submit
+    from mptraining.cluster.submission import submit
 
     bucket = arguments.bucket
     archives = f"gs://{bucket.removeprefix('gs://').strip('/')}/mptraining/source" if bucket else None
@@ -222,8 +222,8 @@ def _train_here(body: dict[str, Any], package: Package, *, any_accelerator: bool
 
     Raises Problem before any process starts, and if training failed, after the output was shown.
     """
-    from mptraining.local.job import failed
-    from mptraining.local.run import LocalRunner, this_machine
+    from mptraining.local.local_job import failed
+    from mptraining.local.runner import LocalRunner, this_machine
 
     spec = body["spec"]
     if any_accelerator and this_machine().lacks(accelerators.lookup(spec["accelerator"]["type"]).kind):

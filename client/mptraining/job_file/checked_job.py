@@ -39,30 +39,18 @@ def check_job_file(
     path: Path,
     *,
     here: bool = False,
+    document: Mapping[str, Any] | None = None,
     settings: Settings = lambda _: ClusterSettings(),
     complete: Complete = lambda job: job,
 ) -> CheckedJob:
     """Check the job in the file at `path`; with `here` as a job that will run on this machine.
 
-    `settings` returns the settings for an accelerator's type, `complete` the job to resolve, such as one with absolute
-    paths. Raises InvalidJobFile with every mistake, and InvalidSpec for a file that cannot be read.
+    `document` is a job that is in no file; its relative paths begin in the folder of `path`. `settings` returns the
+    settings for an accelerator's type, `complete` the job to resolve, such as one with absolute paths. Raises
+    InvalidJobFile with every mistake, and InvalidSpec for a file that cannot be read.
     """
-    return _check(load_job_text(path), path.absolute().parent, here, settings, complete)
-
-
-def check_document(
-    document: Mapping[str, Any],
-    folder: Path,
-    *,
-    here: bool = False,
-    settings: Settings = lambda _: ClusterSettings(),
-    complete: Complete = lambda job: job,
-) -> CheckedJob:
-    """Check a job that was not written as a file, like `check_job_file`; its relative paths begin in `folder`."""
-    return _check(YamlDocument("", document, {}), folder, here, settings, complete)
-
-
-def _check(text: YamlDocument, folder: Path, here: bool, settings: Settings, complete: Complete) -> CheckedJob:
+    text = load_job_text(path) if document is None else YamlDocument("", document, {})
+    folder = path.absolute().parent
     chosen = settings(str(value_at(text.content, ("spec", "accelerator", "type"))))
     written, _ = MPTrainingJob.validate_document(text.content)
     document, notes = text.content, list[str]()

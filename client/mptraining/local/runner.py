@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from mptraining.display.choice import display_here
 from mptraining.display.summary import RunSummary
 from mptraining.display.text import Display, header, is_noise, show_waiting, wrapped
-from mptraining.job_file.check import check_document, check_job_file
-from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths, with_output
-from mptraining.local.job import LocalJob, failed
+from mptraining.job_file.checked_job import check_job_file
+from mptraining.job_file.paths import absolute_path, source_folder, typed_path, with_absolute_paths
+from mptraining.local.local_job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.package import Package
@@ -107,15 +107,15 @@ def gpus_of_workers(job: ResolvedJob, environment: Mapping[str, str]) -> list[st
     """
     if job.accelerator.kind != "gpu" or job.workers == 1:
         return [None] * job.workers
-    each = job.accelerator.count_per_worker
-    needed = job.workers * each
+    per_worker = job.accelerator.count_per_worker
+    needed = job.workers * per_worker
     gpus = visible_gpus(environment)
     if gpus is not None and len(gpus) < needed:
-        found = f"{job.workers} workers need {needed} GPUs, and this machine shows {len(gpus)}"
+        shortage = f"{job.workers} workers need {needed} GPUs, and this machine shows {len(gpus)}"
         variable = f" ({VISIBLE_GPUS}={environment[VISIBLE_GPUS]})" if VISIBLE_GPUS in environment else ""
-        raise InvalidSpec("spec.workers", f"{found}{variable}", expected=f"at most {len(gpus) // each}")
+        raise InvalidSpec("spec.workers", f"{shortage}{variable}", expected=f"at most {len(gpus) // per_worker}")
     ids = gpus or [str(index) for index in range(needed)]
-    return [",".join(ids[index * each : (index + 1) * each]) for index in range(job.workers)]
+    return [",".join(ids[index * per_worker : (index + 1) * per_worker]) for index in range(job.workers)]
 
 
 def latest_attempt(names: list[str]) -> int:
@@ -234,7 +234,7 @@ class LocalRunner:
     signals: list[int] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     error: Callable[[str], None] = lambda text: print(wrapped(f"mptj: {text}", sys.stderr), file=sys.stderr)
-    named: Callable[[Place], str | Place] = lambda place: place
+    named: Callable[[Place], str | Place] = lambda location: location
 
     def run(
         self,
@@ -345,11 +345,11 @@ class LocalRunner:
             workers = [replace(worker, environment={**worker.environment, **stop_file}) for worker in workers]
             end = run_gang(workers, on_line=on_line, on_stop=on_stop, timeouts=self.timeouts, signals=self.signals)
         decided = verdict(with_missing_reports(end, summary.finished))
-        final = final_text(summary, end, decided, command=again, folder=folder, named=self.named)
-        for text in final.output:
+        output, error = final_text(summary, end, decided, command=again, folder=folder, named=self.named)
+        for text in output:
             display.say(text)
-        if final.error is not None:
-            self.error(final.error)
+        if error is not None:
+            self.error(error)
         return decided.exit_code
 
     def _workers(
@@ -401,8 +401,8 @@ def _before_workers(display: Display, again: str) -> Iterator[None]:
 def machine_settings(machine: Machine) -> Callable[[str], ClusterSettings]:
     """Return the settings for a type of accelerator: one that the machine lacks falls back to the CPU."""
 
-    def settings(type: str) -> ClusterSettings:
-        accelerator = catalogue().get(type)
+    def settings(name: str) -> ClusterSettings:
+        accelerator = catalogue().get(name)
         return ClusterSettings(cpu_fallback=accelerator is not None and machine.lacks(accelerator.kind))
 
     return settings
@@ -416,17 +416,15 @@ def resolve_for_machine(
     It is the one in the file at `path`, or `document`, whose relative paths begin in the folder of `path`. Raises
     InvalidJobFile with every mistake.
     """
-
-    settings, folder, here = machine_settings(machine), path.absolute().parent, Path.cwd()
+    folder, here = path.absolute().parent, Path.cwd()
+    uri = None if output is None else absolute_path(output, here)
 
     def complete(job: MPTrainingJob) -> MPTrainingJob:
-        job = with_absolute_paths(job, folder=folder, output=str(here / "runs" / job.metadata.name))
-        return job if output is None else with_output(job, absolute_path(output, here))
+        default = str(here / "runs" / job.metadata.name)
+        return with_absolute_paths(job, folder=folder, default_output=default, output=uri)
 
-    if document is None:
-        checked = check_job_file(path, here=True, settings=settings, complete=complete)
-    else:
-        checked = check_document(document, folder, here=True, settings=settings, complete=complete)
+    settings = machine_settings(machine)
+    checked = check_job_file(path, here=True, document=document, settings=settings, complete=complete)
     # This machine is the only one.
     return for_attempt(checked.resolved), list(checked.notes)
 
@@ -454,7 +452,8 @@ def _attempt(job: ResolvedJob, display: Display) -> int | None:
     from mptraining_storage import storage
 
     assert job.output is not None
-    latest = latest_attempt([each.uri for each in storage.list_objects(storage.join(job.output, run_folder.EVENTS))])
+    events_files = storage.list_objects(storage.join(job.output, run_folder.EVENTS))
+    latest = latest_attempt([file.uri for file in events_files])
     job_file = storage.join(job.output, run_folder.JOB)
     if not storage.exists(job_file):
         return latest + 1
@@ -486,11 +485,11 @@ def _free_ports(count: int) -> list[int]:
     assign an ephemeral port to an outgoing connection of another worker.
     """
     draw = random.SystemRandom()
-    found: list[int] = []
+    ports: list[int] = []
     with ExitStack() as stack:
-        while len(found) < count:
-            each = stack.enter_context(socket.socket())
+        while len(ports) < count:
+            listener = stack.enter_context(socket.socket())
             with suppress(OSError):
-                each.bind(("127.0.0.1", draw.choice(_PORTS)))
-                found.append(each.getsockname()[1])
-    return found
+                listener.bind(("127.0.0.1", draw.choice(_PORTS)))
+                ports.append(listener.getsockname()[1])
+    return ports

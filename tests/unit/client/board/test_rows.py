@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mptraining.comparison import compare, rows
+from mptraining.board import rows
+from mptraining.comparison import compare
 from mptraining.runs import load_run
 from mptraining.runs.files import LocalFiles
 from mptraining.runs.reader import RunReader

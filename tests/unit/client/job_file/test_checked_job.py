@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mptraining.job_file import data as job_data
-from mptraining.job_file.check import check_job_file
-from mptraining.local.run import LocalRunner
+from mptraining.job_file.checked_job import check_job_file
+from mptraining.local.runner import LocalRunner
 from mptraining_api.problems import InvalidData, StorageUnavailable
 from mptraining_api.resolve.resolve import ClusterSettings
 from mptraining_api.resolve.runtime_settings import Runtime

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import mptraining.board
-from mptraining.board.board import Board
-from mptraining.board.export import data, write_page
 from mptraining.board.sources import folder_source
+from mptraining.board.state import Board
+from mptraining.board.static_page import data, write_page
 from mptraining_api.problems import InvalidData
 from tests.testbed.board_runs import write_run
 

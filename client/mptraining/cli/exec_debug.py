@@ -35,12 +35,12 @@ def exec_(name: str, words: tuple[str, ...], worker: int, cluster: Cluster) -> i
       mptj exec digits -- nvidia-smi
       mptj exec digits --worker 1 -- df -h /dev/shm
     """
-    from mptraining.cluster import reach
+    from mptraining.cluster import worker_container
     from mptraining.cluster.job import attach
 
     job = attach(options.plain_name(name), cluster)
-    pod = reach.running_pod(job.server, job.status(), worker)
-    return reach.execute(job.server, pod.name, words or reach.SHELL)
+    pod = worker_container.running_pod(job.server, job.status(), worker)
+    return worker_container.execute(job.server, pod.name, words or worker_container.SHELL)
 
 
 @options.command()
@@ -56,18 +56,18 @@ def debug(name: str, worker: int, port: int, cluster: Cluster) -> int:
     Waits until the program listens (debugpy.listen), then forwards a local port to it until Ctrl-C or the program's
     end, and prints the configuration for VS Code. debugpy has to be in the job's requirements or image.
     """
-    from mptraining.cluster import reach
+    from mptraining.cluster import worker_container
     from mptraining.cluster.job import attach
 
     job = attach(options.plain_name(name), cluster)
     pause = threading.Event().wait
     try:
-        pod, source = reach.wait_for_debugger(job.server, job.name, worker, port, say=note, pause=pause)
-        with reach.forwarded(job.server, pod.name, port) as local:
+        pod, source = worker_container.wait_for_debugger(job.server, job.name, worker, port, say=note, pause=pause)
+        with worker_container.forwarded(job.server, pod.name, port) as local:
             note(f"worker {worker} listens on port {port}: connect to localhost:{local}; Ctrl-C ends the forwarding")
             note('VS Code, in "configurations" of .vscode/launch.json:')
-            click.echo(reach.attach_text(job.name, local, source))
-            reach.wait_for_end(job.server, job.uid, pod, pause=pause)
+            click.echo(worker_container.attach_text(job.name, local, source))
+            worker_container.wait_for_end(job.server, job.uid, pod, pause=pause)
         note(f"the container of worker {worker} has ended: {job.server.command('logs', job.name)}")
     except KeyboardInterrupt:
         note("")

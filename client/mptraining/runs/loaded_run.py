@@ -63,7 +63,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Return the total time of the attempts; None if none was measured, as of a start that failed at once."""
+        """Return the total time of the attempts; None if the start failed before any was measured."""
         return self.history.launches.seconds(self.result)
 
     @property
@@ -158,8 +158,8 @@ def load_run(folder: str) -> Run:
 
     job, result = stored(run_folder.JOB, ResolvedJob.read), stored(run_folder.RESULT, Result.read)
     if job is None and result is None and not any(name.startswith(f"{run_folder.EVENTS}/") for name in listed):
-        found = f"holds no run: {gaps[0] if gaps else f'there is no {run_folder.JOB} in it'}"
-        raise InvalidData(folder, found, expected="the run folder of a job")
+        explanation = f"holds no run: {gaps[0] if gaps else f'there is no {run_folder.JOB} in it'}"
+        raise InvalidData(folder, explanation, expected="the run folder of a job")
     if run_folder.JOB not in listed:
         gaps.append(f"{storage.join(folder, run_folder.JOB)} is missing")
     events = RunEvents(files)

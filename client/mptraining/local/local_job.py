@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from mptraining.display.transfer import Transfer
 from mptraining.job_file.paths import typed_path
 from mptraining.packaging import function_result
 from mptraining.runs import History, Run, load_run
@@ -68,7 +69,7 @@ class LocalJob:
 
     def model(self) -> Any:
         """Load the trained keras.Model in float32. Raises InvalidData if there is none, InvalidProgram."""
-        from mptraining.cluster.fetch import Quiet, Wanted, fetch_stored
+        from mptraining.cluster.fetch import FetchRequest, fetch_stored
         from mptraining.cluster.trained_model import load_model
 
         folder = storage.join(self.run_folder, run_folder.MODEL)
@@ -78,8 +79,8 @@ class LocalJob:
         if not storage.is_remote(folder):
             return load_model(storage.local_path(folder))
         with tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
-            wanted = Wanted(self.name, "", Path(scratch, "model"), part=run_folder.MODEL, overwrite=False)
-            return load_model(fetch_stored(self.run_folder, wanted, Quiet(print)))
+            request = FetchRequest(self.name, "", Path(scratch, "model"), part=run_folder.MODEL, overwrite=False)
+            return load_model(fetch_stored(self.run_folder, request, Transfer(print)))
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the value of the job's function, or raise the exception that the function raised.
@@ -103,5 +104,5 @@ def failed(job: LocalJob) -> Problem:
         return InvalidProgram(
             job.name, "stopped by you", next_step="The same call resumes it from its last checkpoint."
         )
-    found, step = f"ended with exit code {job.exit_code}", f"See the lines above; its files are in {job.run_folder}."
-    return InvalidProgram("the job", found, next_step=step)
+    step = f"See the lines above; its files are in {job.run_folder}."
+    return InvalidProgram("the job", f"ended with exit code {job.exit_code}", next_step=step)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mptraining.comparison import (
+from mptraining.comparison.quantities import (
     best,
     better_direction,
     job_settings,
@@ -45,25 +45,25 @@ def progress(facts: RunFacts) -> dict[str, Any] | None:
         return dict(facts.job.progress) if facts.job and facts.job.progress else None
     total = last.total_steps
     over = facts.launches.end(facts.result) is not None
-    found = {
+    fields = {
         "step": last.step,
         "totalSteps": total,
         "percent": min(100, 100 * last.step // total) if total else None,
         "remainingSeconds": None if over else _finite(last.estimated_remaining_seconds),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def row(facts: RunFacts, now: float) -> dict[str, Any]:
     """Return the run as the API's JSON object."""
-    found, reason = state(facts, now)
+    shown_state, reason = state(facts, now)
     job = facts.job
     return {
-        "id": facts.id,
+        "id": facts.run_id,
         "name": facts.name,
         "folder": facts.folder,
         "job": None if job is None else {"namespace": job.namespace, "name": job.name},
-        "state": found,
+        "state": shown_state,
         "reason": reason,
         "progress": progress(facts),
         "values": values(facts),
@@ -77,8 +77,8 @@ def values(facts: RunFacts) -> dict[str, Any]:
     ended, latest, report = launches.end(result), result or launches.progress, result or launches.started
     version = launches.started or result
     settings = job_settings(job, facts.highest_rate)
-    found: dict[str, Any] = dict(facts.job.values) if facts.job else {}
-    found |= _known(
+    known: dict[str, Any] = dict(facts.job.values) if facts.job else {}
+    known |= _known(
         {
             "outcome": ended and ended.reason,
             "phase": facts.job.phase if facts.job else None,
@@ -105,10 +105,10 @@ def values(facts: RunFacts) -> dict[str, Any]:
         }
     )
     for name, value in launches.metrics(result, facts.last).items():
-        found[f"last:{name}"] = json_value(value)
+        known[f"last:{name}"] = json_value(value)
     for name, value in (facts.best or {}).items():
-        found[f"best:{name}"] = value
-    return _known(found)
+        known[f"best:{name}"] = value
+    return _known(known)
 
 
 def _program(job: Document) -> str | None:
@@ -128,10 +128,10 @@ def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _known(found: Mapping[str, Any]) -> dict[str, Any]:
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
-        for key, value in found.items()
+        for key, value in values.items()
         if value is not None and not (isinstance(value, float) and not math.isfinite(value))
     }
 
@@ -167,10 +167,11 @@ _BEFORE_METRICS = 5
 
 def columns(rows: Iterable[Document]) -> list[dict[str, Any]]:
     """Return the columns that any of the rows has a value for."""
-    present = dict.fromkeys(key for each in rows for key in each["values"])
-    fixed = [_column(*each) for each in _COLUMNS if each[0] in present]
-    metrics = [_metric_column(key) for key in sorted(_metrics(present), key=_metric_order)]
-    first = [each for each in fixed if each["key"] in {key for key, *_ in _COLUMNS[:_BEFORE_METRICS]}]
+    present = dict.fromkeys(key for column in rows for key in column["values"])
+    fixed = [_column(*row) for row in _COLUMNS if row[0] in present]
+    names = [key for key in present if key.startswith(("best:", "last:"))]
+    metrics = [_metric_column(key) for key in sorted(names, key=_metric_order)]
+    first = [column for column in fixed if column["key"] in {key for key, *_ in _COLUMNS[:_BEFORE_METRICS]}]
     return [*first, *metrics, *fixed[len(first) :]]
 
 
@@ -190,10 +191,6 @@ def mark_best(rows: Sequence[dict[str, Any]], columns: Sequence[dict[str, Any]])
 
 def _column(key: str, title: str, kind: str, better: str | None) -> dict[str, Any]:
     return {"key": key, "title": title, "kind": kind, "better": better}
-
-
-def _metrics(keys: Iterable[str]) -> Sequence[str]:
-    return [key for key in keys if key.startswith(("best:", "last:"))]
 
 
 def _metric_order(key: str) -> tuple[bool, str, bool]:

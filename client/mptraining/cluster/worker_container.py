@@ -17,7 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from mptraining.cluster.api import ERROR, STDERR, STDOUT, ApiServer, CommandFailed, exec_output, pod_stream, receive
+from mptraining.cluster.api import (
+    ERROR,
+    STDERR,
+    STDOUT,
+    ApiServer,
+    CommandFailed,
+    exec_output,
+    exit_status,
+    pod_stream,
+    receive,
+)
 from mptraining.cluster.errors import ClusterProblem, NotFound, Unreachable
 from mptraining.cluster.job_view import JobView, reason_text, view
 from mptraining.cluster.logs import WorkerPod, pods, require_worker, select_pods
@@ -53,15 +63,15 @@ def running_pod(server: ApiServer, seen: JobView, worker: int) -> WorkerPod:
     Raises NoLogs if the job does not have that worker, and NotRunning with the reason and the next step.
     """
     require_worker(seen, worker)
-    found = select_pods(pods(server, seen.uid), attempt=None, worker=worker)
-    for pod in reversed(found):
+    candidates = select_pods(pods(server, seen.uid), attempt=None, worker=worker)
+    for pod in reversed(candidates):
         if pod.running:
             return pod
     verb = "logs" if seen.finished else "status"
     if seen.finished:
         why = f"the job has ended, {reason_text(seen)}: none of its containers runs"
-    elif found and found[-1].started:
-        why = f"worker {worker} of attempt {found[-1].attempt} has ended; the job ends, or starts another attempt"
+    elif candidates and candidates[-1].started:
+        why = f"worker {worker} of attempt {candidates[-1].attempt} has ended; the job ends, or starts another attempt"
     else:
         why = f"worker {worker} does not run yet: {reason_text(seen)}"
     raise NotRunning(seen.name, why, next_step=f"See: {server.command(verb, seen.name)}")
@@ -123,7 +133,10 @@ def exchange(stream: Any, pod: str, files: tuple[int, int, int], *, terminal: bo
             continue
         channel, data = received
         if channel == ERROR:
-            return _exit_code(pod, json.loads(data))
+            code, message = exit_status(data)
+            if code is None:
+                raise CommandFailed(pod, message)
+            return code
         try:
             while channel in outputs and data:
                 data = data[os.write(outputs[channel], data) :]
@@ -154,16 +167,6 @@ def _receive(stream: Any) -> tuple[int, bytes] | None:
         stream.settimeout(None)
 
 
-def _exit_code(pod: str, status: dict[str, Any]) -> int:
-    if status.get("status") == "Success":
-        return 0
-    causes = (status.get("details") or {}).get("causes") or ()
-    codes = [str(cause.get("message")) for cause in causes if cause.get("reason") == "ExitCode"]
-    if codes and codes[0].isdecimal():
-        return int(codes[0])
-    raise CommandFailed(pod, str(status.get("message") or "the command could not be started"))
-
-
 def wait_for_debugger(
     server: ApiServer,
     name: str,
@@ -177,7 +180,7 @@ def wait_for_debugger(
 
     `say` gets each new reason to wait, `pause` waits for some seconds. Raises NotRunning when the job has ended.
     """
-    said = ""
+    last_text = ""
     while True:
         try:
             seen = view(server.get(JOBS, name), server.flags)
@@ -196,8 +199,8 @@ def wait_for_debugger(
             text = f"waiting: {problem.found}"
         except Unreachable as problem:
             text = f"warning: {problem} The request is retried."
-        if text != said:
-            said = text
+        if text != last_text:
+            last_text = text
             say(text)
         pause(_POLL_SECONDS)
 

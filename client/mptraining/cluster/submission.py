@@ -34,20 +34,20 @@ from mptraining_api.status import JOB, JOB_UID
 from mptraining_api.validation.mistakes import InvalidJobFile, Mistake
 
 
-def missing_accelerator(wanted: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
+def missing_accelerator(type_name: str, nodes: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a warning if no node has the accelerator `wanted`; None if a node has it, and for CPUs."""
-    wanted = canonical_type(wanted)
-    accelerator = catalogue().get(wanted)
+    type_name = canonical_type(type_name)
+    accelerator = catalogue().get(type_name)
     if accelerator is None or accelerator.kind == "cpu":
         return None
     named = (accelerator_of(node.get("metadata", {}).get("labels") or {}) for node in nodes)
     types = Counter(name for name in named if name is not None)
-    if types[wanted]:
+    if types[type_name]:
         return None
     there = ", ".join(f"{name} ({count} node{'s' if count != 1 else ''})" for name, count in sorted(types.items()))
     choice = f"the cluster has {there}" if there else "no node of the cluster has an accelerator"
     return (
-        f"no node has {wanted} now: {choice}. The job waits for one (an autoscaler may add it), "
+        f"no node has {type_name} now: {choice}. The job waits for one (an autoscaler may add it), "
         "or falls back to the CPU if the operator's settings allow it"
     )
 
@@ -59,9 +59,9 @@ def accelerator_warnings(server: ApiServer, job: ResolvedJob) -> tuple[str, ...]
         return ()
     try:
         nodes = list(server.items(NODES, metadata_only=True))
-        found = [missing_accelerator(each, nodes) for each in types]
+        missing = [missing_accelerator(name, nodes) for name in types]
         # One machine that is there is enough.
-        warning = found[0] if all(found) else None
+        warning = missing[0] if all(missing) else None
     except ClusterProblem:
         # Most users may not list nodes; the operator reports the same in a condition later.
         return ()
@@ -73,8 +73,8 @@ def waiting_job_warning(server: ApiServer, seen: JobView) -> str | None:
     if seen.finished or seen.phase not in ("Pending", "Restarting") or absent_accelerator(seen):
         return None
     try:
-        wanted = str(current_machine(seen).get("type", ""))
-        return missing_accelerator(wanted, server.items(NODES, metadata_only=True))
+        accelerator = str(current_machine(seen).get("type", ""))
+        return missing_accelerator(accelerator, server.items(NODES, metadata_only=True))
     except ClusterProblem:
         return None
 
@@ -105,9 +105,9 @@ def check(document: Mapping[str, object]) -> CheckedDocument:
     # The operator's settings are unknown here, so what only some clusters accept is accepted; the cluster decides.
     settings = ClusterSettings(node_labels="Auto")
     whole = given | {"metadata": metadata | {"name": named}}
-    found = document_problems(whole, settings)
-    if found.problems:
-        raise InvalidJobFile([Mistake("", None, problem) for problem in found.problems])
+    checked = document_problems(whole, settings)
+    if checked.problems:
+        raise InvalidJobFile([Mistake("", None, problem) for problem in checked.problems])
     # The path of the request has this version; an older one has the same fields.
     given["apiVersion"] = API_VERSION
     job = MPTrainingJob.parse(whole)

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mptraining.board import details, sweep_answers
+from mptraining.board import details, rows, sweep_answers
 from mptraining.board.sources import Source
 from mptraining.board.sweep_answers import ShownSweep
-from mptraining.comparison import rows
 from mptraining.runs.facts import RunFacts
 from mptraining.runs.reader import RunReader
 from mptraining.runs.series import sections
@@ -27,11 +26,11 @@ _log = logging.getLogger(__name__)
 FIRST_SECONDS = 3.0
 # Curves in memory; beyond it those that were drawn longest ago are read again when they are needed.
 MEMORY = 512 << 20
-# Of larger runs in a bucket the best values are computed when they are opened, not in the background.
+# The background thread does not read larger runs in a bucket; their best values are computed when they are opened.
 REMOTE_BYTES = 1 << 20
 # The background thread waits so long after an answer, as a page asks for several things one after the other.
 QUIET_SECONDS = 0.5
-# Versions of which the changes are kept for `changes_since`.
+# `changes_since` knows the changes of this many versions.
 _KEPT = 1000
 
 
@@ -46,7 +45,7 @@ class Board:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._read = [threading.Event() for _ in self.sources]
-        # By the time of the last use; guarded by `_room`.
+        # The runs in the order of their last use; guarded by `_room`.
         self._used: dict[str, None] = {}
         self._room = threading.Lock()
         self._states: dict[str, str] = {}
@@ -97,15 +96,15 @@ class Board:
             self.publish(changed)
 
     def _silent_runs(self, source: Source) -> set[str]:
-        """Return the runs whose state changed by the clock alone: they have reported nothing for too long."""
+        """Return the runs whose state changed because they have reported nothing for too long."""
         changed = set()
         now = self.clock()
         for reader in list(source.runs().values()):
             if reader.result is None:
                 state = rows.state(reader.facts, now)[0]
-                if self._states.get(reader.id, state) != state:
-                    changed.add(reader.id)
-                self._states[reader.id] = state
+                if self._states.get(reader.run_id, state) != state:
+                    changed.add(reader.run_id)
+                self._states[reader.run_id] = state
         return changed
 
     @contextmanager
@@ -146,11 +145,11 @@ class Board:
                 try:
                     reader.curves()
                 except Exception as error:  # noqa: BLE001 - a thread that ended would leave out the values of all runs
-                    failed.add(reader.id)
+                    failed.add(reader.run_id)
                     if not isinstance(error, Problem):
                         _log.exception("the events of %s cannot be read", reader.folder)
                     continue
-                done.add(reader.id)
+                done.add(reader.run_id)
                 self._make_room(reader)
                 if len(done) >= 50:
                     self.publish(done)
@@ -163,8 +162,8 @@ class Board:
         """Note the use of a run's curves, and drop those that were used longest ago beyond the limit of memory."""
         readers = self.readers()
         with self._room:
-            self._used.pop(reader.id, None)
-            self._used[reader.id] = None
+            self._used.pop(reader.run_id, None)
+            self._used[reader.run_id] = None
             used = [readers[run_id] for run_id in self._used if run_id in readers]
             total = sum(oldest.memory() for oldest in used)
             for oldest in used:
@@ -172,7 +171,7 @@ class Board:
                     break
                 total -= oldest.memory()
                 oldest.forget()
-                self._used.pop(oldest.id, None)
+                self._used.pop(oldest.run_id, None)
 
     def publish(self, changed: set[str]) -> None:
         with self._changed:
@@ -256,12 +255,12 @@ class Board:
 
 
 def _row(facts: RunFacts, now: float) -> dict[str, Any]:
-    """Return the row of a run; of one that cannot be shown, that of its job and name alone."""
+    """Return the row of a run; if that fails, only the values of its job and its name."""
     try:
         return rows.row(facts, now)
     except Exception:  # noqa: BLE001 - one run must not hide all others
         _log.exception("the run %s cannot be shown", facts.folder or facts.name)
-        return rows.row(RunFacts(facts.id, facts.name, facts.folder, job=facts.job), now)
+        return rows.row(RunFacts(facts.run_id, facts.name, facts.folder, job=facts.job), now)
 
 
 def _with_unique_names(facts: dict[str, RunFacts]) -> dict[str, RunFacts]:

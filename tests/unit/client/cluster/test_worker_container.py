@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from websocket import WebSocket
 
-from mptraining.cluster import reach
+from mptraining.cluster import worker_container
 from mptraining.cluster.errors import ClusterProblem, NoLogs, Unreachable
 from mptraining.cluster.job_view import view
-from mptraining.cluster.reach import NotRunning
+from mptraining.cluster.worker_container import NotRunning
 from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.status import ATTEMPT, COMPLETION_INDEX
 from tests.unit.client.cluster.test_job_view import condition
@@ -81,7 +81,7 @@ def test_a_pipe_carries_input_to_its_end_output_errors_and_the_exit_code(tmp_pat
         finish(stream, exit_with(3))
 
     with files(tmp_path, sent) as opened, connected(cat) as stream:
-        assert reach.exchange(stream, "pod", opened, terminal=False) == 3
+        assert worker_container.exchange(stream, "pod", opened, terminal=False) == 3
     assert (tmp_path / "out").read_bytes() == sent
     assert (tmp_path / "err").read_bytes() == b"a warning\n"
 
@@ -97,17 +97,17 @@ def test_a_pipe_carries_input_to_its_end_output_errors_and_the_exit_code(tmp_pat
 def test_how_a_command_ends(kubelet: Kubelet, end: int | str, tmp_path: Path) -> None:
     with files(tmp_path) as opened, connected(kubelet) as stream:
         if isinstance(end, int):
-            assert reach.exchange(stream, "pod", opened, terminal=False) == end
+            assert worker_container.exchange(stream, "pod", opened, terminal=False) == end
         else:
             with pytest.raises((ClusterProblem, ConnectionError), match=end):
-                reach.exchange(stream, "pod", opened, terminal=False)
+                worker_container.exchange(stream, "pod", opened, terminal=False)
 
 
 def test_a_reader_that_ends_first_ends_the_command(tmp_path: Path) -> None:
     received, stdout = os.pipe()
     os.close(received)
     with files(tmp_path) as opened, connected(lambda stream: stream.send_binary(b"\x01text")) as stream:
-        assert reach.exchange(stream, "pod", (opened[0], stdout, opened[2]), terminal=False) == 141
+        assert worker_container.exchange(stream, "pod", (opened[0], stdout, opened[2]), terminal=False) == 141
     os.close(stdout)
 
 
@@ -128,8 +128,8 @@ def test_a_terminal_is_raw_and_the_command_has_its_size(monkeypatch: pytest.Monk
         finish(stream, exit_with(130))
 
     before = termios.tcgetattr(terminal)
-    with connected(shell) as stream, reach._raw(terminal):
-        assert reach.exchange(stream, "pod", (terminal, terminal, terminal), terminal=True) == 130
+    with connected(shell) as stream, worker_container._raw(terminal):
+        assert worker_container.exchange(stream, "pod", (terminal, terminal, terminal), terminal=True) == 130
     sizes = [
         b"\x04" + json.dumps({"Width": width, "Height": height}).encode() for width, height in ((80, 24), (132, 50))
     ]
@@ -156,11 +156,11 @@ def test_a_forwarded_port_carries_a_connection_both_ways(monkeypatch: pytest.Mon
         with connected(debugger) as stream:
             yield stream
 
-    monkeypatch.setattr(reach, "pod_stream", pod_stream)
+    monkeypatch.setattr(worker_container, "pod_stream", pod_stream)
     server: Any = None
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        with reach.forwarded(server, "flowers-1-0-x", port) as local:
+        with worker_container.forwarded(server, "flowers-1-0-x", port) as local:
             assert local != port, "another program has it"
             with socket.create_connection(("127.0.0.1", local), timeout=60) as connection:
                 connection.sendall(b"initialize")
@@ -200,7 +200,7 @@ class Server:
 
 
 def running(server: Any, worker: int = 0) -> str:
-    return reach.running_pod(server, view(server.document), worker).name
+    return worker_container.running_pod(server, view(server.document), worker).name
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_the_debugger_is_waited_for_without_a_connection(monkeypatch: pytest.Mon
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        monkeypatch.setattr(reach, "exec_output", exec_output)
+        monkeypatch.setattr(worker_container, "exec_output", exec_output)
         pauses = iter([*3 * [lambda: None], listener.listen])
-        pod, source = reach.wait_for_debugger(
+        pod, source = worker_container.wait_for_debugger(
             server, "flowers", 0, port, say=said.append, pause=lambda seconds: next(pauses)()
         )
         listener.settimeout(0)
@@ -255,11 +255,11 @@ def test_the_debugger_is_waited_for_without_a_connection(monkeypatch: pytest.Mon
     ]
     ended: Any = Server("terminated", ended="ProgramFailed")
     with pytest.raises(NotRunning, match="the job has ended, ProgramFailed"):
-        reach.wait_for_debugger(ended, "flowers", 0, port, say=said.append, pause=print)
+        worker_container.wait_for_debugger(ended, "flowers", 0, port, say=said.append, pause=print)
 
 
 def test_the_configuration_maps_the_job_s_source() -> None:
-    configuration = json.loads(reach.attach_text("flowers", 5678, "/mptraining/files"))
+    configuration = json.loads(worker_container.attach_text("flowers", 5678, "/mptraining/files"))
     assert configuration["connect"] == {"host": "localhost", "port": 5678}
     assert configuration["pathMappings"] == [{"localRoot": "${workspaceFolder}", "remoteRoot": "/mptraining/files"}]
-    assert "pathMappings" not in json.loads(reach.attach_text("flowers", 5678, ""))
+    assert "pathMappings" not in json.loads(worker_container.attach_text("flowers", 5678, ""))
