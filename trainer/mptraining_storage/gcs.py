@@ -112,14 +112,14 @@ def retry(uri: str, request: Callable[[], T]) -> T:
 
 def download(uri: str, destination: Path) -> None:
     """Copy the object into a local file, without loading it into memory; raises InvalidData if it is replaced."""
-    found = head(uri)
-    if found is None:
+    stored = head(uri)
+    if stored is None:
         raise _no_object_error(uri)
-    buffer = memoryview(bytearray(min(_CHUNK, found.size)))
+    buffer = memoryview(bytearray(min(_CHUNK, stored.size)))
     with destination.open("wb") as file:
-        while (at := file.tell()) < found.size:
-            into = buffer[: found.size - at]
-            received = retry(uri, functools.partial(receive, uri, at, into, found.version))
+        while (at := file.tell()) < stored.size:
+            into = buffer[: stored.size - at]
+            received = retry(uri, functools.partial(receive, uri, at, into, stored.version))
             file.write(into[: received.size])
 
 
@@ -296,8 +296,8 @@ def translate_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
     except Problem:
         raise
     except DefaultCredentialsError as error:
-        found, next_step = sign_in.no_credentials(error)
-        raise InvalidData(uri, found, next_step=next_step) from error
+        missing = sign_in.no_credentials(error)
+        raise InvalidData(uri, missing.cause, next_step=missing.next_step) from error
     except Compressed as error:
         raise InvalidData(
             uri,
@@ -325,7 +325,7 @@ def translate_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
             ) from error
         refused = sign_in.refusal(cause) if isinstance(cause, GoogleAuthError) else None
         if refused is not None:
-            raise InvalidData(uri, refused.found, next_step=refused.next_step) from error
+            raise InvalidData(uri, refused.cause, next_step=refused.next_step) from error
         if isinstance(error, ConnectionFailed):
             raise StorageUnavailable(uri, f"the bucket cannot be reached ({error})") from error
         raise _problem(uri, cause, _WRITER if writing else _READER) from error
@@ -365,14 +365,14 @@ def _refusal(uri: str, bucket: str, status: int, text: str, role: str) -> Invali
             f"the requester pays for gs://{bucket}, and no project is named that pays",
             next_step="Name it in GOOGLE_CLOUD_QUOTA_PROJECT (on a cluster in podTemplate.env)",
         )
-    said = _message(text)
-    return InvalidData(uri, f"the bucket refused the request (HTTP {status}{said and ': '}{said})")
+    message = _message(text)
+    return InvalidData(uri, f"the bucket refused the request (HTTP {status}{message and ': '}{message})")
 
 
 def _message(text: str) -> str:
     """Return the message in the JSON of a response; empty if there is none."""
-    found = _MESSAGE.search(text)
-    return str(json.loads(found[1]))[:300] if found else ""
+    match = _MESSAGE.search(text)
+    return str(json.loads(match[1]))[:300] if match else ""
 
 
 def _no_object_error(uri: str) -> InvalidData:

@@ -35,9 +35,9 @@ def open_file(path: Path) -> Iterator[tuple[BinaryIO, StoredObject]]:
 def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
     """Return at most `length` bytes from byte `start`, and the version of the file."""
     # A data set may have more shards than a process may open files, so that none stays open.
-    with open_file(path) as (file, found):
+    with open_file(path) as (file, stored):
         file.seek(start)
-        return file.read(length), found.version
+        return file.read(length), stored.version
 
 
 def read_ahead(path: Path, start: int, length: int) -> None:
@@ -207,13 +207,13 @@ def _present(path: Path) -> StoredObject:
 
 
 def _finished(paths: Iterable[Path]) -> list[StoredObject]:
-    found = []
+    finished = []
     for path in paths:
         # Another process may delete or rename a file between the listing and stat.
         with suppress(FileNotFoundError):
             if not path.name.endswith(UNFINISHED):
-                found.append(_found(path, path.stat()))
-    return found
+                finished.append(_found(path, path.stat()))
+    return finished
 
 
 def _flush(file: BinaryIO) -> None:

@@ -31,7 +31,7 @@ class ServingForm:
 
     path: str
     modules: tuple[str, ...]
-    open: Callable[[Path], Forward]
+    load: Callable[[Path], Forward]
     weights: str | None = None
 
     def delete(self, folder: Path) -> None:

@@ -121,8 +121,8 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
     with tempfile.TemporaryDirectory(dir=packages.parent, prefix=".pip-") as scratch:
         prefix = Path(scratch, "prefix")
         _pip(file, source, prefix, Path(scratch), known_here)
-        for found in sorted(prefix.glob("lib*/python*/site-packages/*")):
-            shutil.move(found, packages / found.name)
+        for package in sorted(prefix.glob("lib*/python*/site-packages/*")):
+            shutil.move(package, packages / package.name)
     if cached is not None:
         save_to_cache(packages, cached)
     return False
@@ -177,11 +177,11 @@ def _pip_command() -> list[str]:
     """Return the command of this environment's pip, or of a pip on the PATH that installs for this environment."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip")
-    if found is None:
+    pip = shutil.which("pip")
+    if pip is None:
         step = "Install pip there, or the packages themselves, and leave out requirements."
         raise InvalidProgram(_WHERE, "the image has no pip to install them with", next_step=step)
-    return [found, "--python", sys.executable]
+    return [pip, "--python", sys.executable]
 
 
 def _is_tensorflow(name: str) -> bool:

@@ -43,8 +43,8 @@ def describe_error(what: str, error: BaseException, *, most: int | None = None) 
 
     Without `what`, return only the error and its place. `most` is the largest number of characters of the error's text.
     """
-    place = user_frame(error)
-    return (f"{what} raised " if what else "") + error_text(error)[:most] + (f" (at {place})" if place else "")
+    frame = user_frame(error)
+    return (f"{what} raised " if what else "") + error_text(error)[:most] + (f" (at {frame})" if frame else "")
 
 
 def error_text(error: BaseException) -> str:
@@ -61,8 +61,8 @@ def error_text(error: BaseException) -> str:
         if not frame and text and not text.startswith(_LOCATION) and text not in lines:
             lines.append(text)
         frame = text.startswith("File ")
-    found = " ".join(lines) or str(error)
-    return found if _PYTHON_ERROR.match(found) else f"{type(error).__name__}: {found}".rstrip(": ")
+    joined = " ".join(lines) or str(error)
+    return joined if _PYTHON_ERROR.match(joined) else f"{type(error).__name__}: {joined}".rstrip(": ")
 
 
 def user_frame(error: BaseException) -> str:

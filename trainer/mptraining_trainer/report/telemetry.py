@@ -65,7 +65,7 @@ class WholeLines(io.TextIOBase):
             self._out.flush()
             return
         with self._lock:
-            others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+            others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
             for thread in self._partial_lines.keys() - others:
                 self._write_both(self._partial_lines.pop(thread))
             self._out.flush()

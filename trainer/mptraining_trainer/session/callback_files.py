@@ -192,5 +192,5 @@ def _files(folder: Path) -> Iterator[tuple[Path, _State]]:
     """Yield every file below the folder, with its state."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            found = path.stat()
-            yield path, (found.st_mtime_ns, found.st_size)
+            stat = path.stat()
+            yield path, (stat.st_mtime_ns, stat.st_size)
