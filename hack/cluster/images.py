@@ -21,7 +21,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from hack.cluster.engine import ROOT, Engine, Failed, docker, finish, podman, say
+from hack.cluster.engine import ROOT, Engine, Failed, engines, finish, say
 from hack.cluster.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, kind
 
 BUILD = ROOT / "build" / "images"
@@ -32,8 +32,6 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
 TARGETS = {"operator": NODES, "trainer": WORKERS}
 OCI = "application/vnd.oci.image"
-# Kubernetes' full name for an image without a registry.
-FULL_NAME = "docker.io/mptraining/{target}:{version}"
 
 
 def main() -> None:
@@ -53,8 +51,8 @@ def main() -> None:
 
 
 def engine_of_cluster() -> Engine:
-    for engine in (docker(), podman() if shutil.which("podman") else None):
-        if engine and engine.has_container(CONTROL_PLANE):
+    for engine in engines():
+        if engine.has_container(CONTROL_PLANE):
             return engine
     raise Failed("there is no cluster to load into: make cluster")
 
@@ -154,22 +152,22 @@ def secrets() -> dict[str, Path]:
     ).stdout
     settings = {}
     # The environment outranks the files.
-    for line in sorted(listed.splitlines(), key=lambda each: each.startswith(":env:")):
+    for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):
         key, _, value = line.partition("=")
         if key.startswith(("global.", ":env:.", "install.")):
             settings[key.rpartition(".")[2]] = value.strip("'\"")
-    found = {}
+    mounted = {}
     certificates = settings.pop("cert", None) or os.environ.get("SSL_CERT_FILE")
     if certificates and Path(certificates).is_file():
-        found["ca.crt"] = Path(certificates)
+        mounted["ca.crt"] = Path(certificates)
         settings["cert"] = "/run/secrets/ca.crt"
     kept = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout", "timeout", "cert")
     lines = [f"{key} = {value}\n" for key, value in settings.items() if key in kept]
     if lines:
-        found["pip.conf"] = BUILD / "pip.conf"
-        found["pip.conf"].write_text("[global]\n" + "".join(lines), encoding="utf-8")
-        found["pip.conf"].chmod(0o600)
-    return found
+        mounted["pip.conf"] = BUILD / "pip.conf"
+        mounted["pip.conf"].write_text("[global]\n" + "".join(lines), encoding="utf-8")
+        mounted["pip.conf"].chmod(0o600)
+    return mounted
 
 
 def load(engine: Engine, target: str, nodes: tuple[str, ...]) -> None:
@@ -193,7 +191,8 @@ class Image:
 
     @property
     def name(self) -> str:
-        return FULL_NAME.format(target=self.target, version=version(self.target))
+        """Kubernetes' full name for an image without a registry."""
+        return f"docker.io/{tag(self.target)}"
 
     @property
     def digest(self) -> str:
@@ -272,9 +271,9 @@ def bring(engine: Engine, image: Image, node: str) -> None:
         archive.add(image.config, inner(f"sha256:{image.config.name}"))
         for digest, path in missing.items():
             archive.add(path, inner(digest))
-    said, _ = importing.communicate()
+    output, _ = importing.communicate()
     if importing.returncode != 0:
-        raise Failed(f"{node} did not take {image.name}:\n{said.decode(errors='replace')}")
+        raise Failed(f"{node} did not take {image.name}:\n{output.decode(errors='replace')}")
     size = sum(path.stat().st_size for path in missing.values()) / 1e6
     took = time.monotonic() - began
     say(f"{node}: {tag(image.target)}, {len(missing)} of {len(image.layers)} layers, {size:,.1f} MB in {took:.0f} s")
