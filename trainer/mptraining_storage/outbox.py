@@ -20,7 +20,7 @@ from mptraining_storage.retry import without_retries
 _LOCAL_SECONDS = 1.0
 # An object is written whole.
 _REMOTE_SECONDS = 30.0
-# How long the end of a run waits for what is written at intervals.
+# Seconds that the end of a run waits for files that are written at intervals.
 CLOSE_SECONDS = 5.0
 # The pause before another try, in addition to the retries of the storage itself.
 _PAUSE_SECONDS = 1.0
@@ -165,7 +165,7 @@ class Outbox:
             with self._changed:
                 self._running = None
                 self._finish(write, error)
-                # What it wrote, such as a checkpoint, would stay in memory until the next write.
+                # Else its content, such as a checkpoint, would stay in memory until the next write.
                 del write, error
                 self._changed.notify_all()
 

@@ -37,7 +37,7 @@ from mptraining_trainer.worker import Worker
 if TYPE_CHECKING:
     from mptraining_trainer.report.progress_reporter import Reporter
 
-# How long a run that failed waits for its last files.
+# Seconds that a failed run waits for its last files.
 _DRAIN_SECONDS = 30.0
 
 

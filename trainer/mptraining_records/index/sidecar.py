@@ -29,7 +29,7 @@ from mptraining_storage.preconditions import StoredObject
 
 _MAGIC = b"MPTX3\n"
 _THREADS = 16
-# What a worker scans in a few seconds, after which the others learn of it, and which an attempt that ends loses.
+# A worker scans so much in a few seconds; then the others learn of it. An attempt that ends loses at most this.
 _MOST_BYTES = 1000 << 20
 
 

@@ -104,7 +104,7 @@ def infer(records: Sequence[bytes], label: str | None = None) -> tuple[Feature, 
 
 
 def undecodable(records: Sequence[bytes]) -> dict[int, str]:
-    """Return the causes, by place, of records from which no features can be inferred beside the others.
+    """Return why features cannot be inferred from some of the records, by position.
 
     They are not an Example, have a damaged image, or lack a feature that most of the records have.
     """

@@ -90,7 +90,7 @@ class Contents:
     optimizer: Any
     metrics: list[Any]
     rate_from_job: bool = True
-    # Returns arrays to save beside the variables, one file per list, such as the best weights so far.
+    # Returns arrays to save with the variables, one file per list, such as the best weights so far.
     extra_arrays: Callable[[], Mapping[str, list[Any]]] = dict
     # Further TensorFlow variables that accumulate over an epoch.
     epoch_sums: tuple[Any, ...] = ()

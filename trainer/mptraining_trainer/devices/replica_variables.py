@@ -48,12 +48,15 @@ class ReplicaValues:
     def read(self, variables: Sequence[Any]) -> list[Any]:
         """Return copies of all values as NumPy arrays; a variable with one value per replica is [replicas, …]."""
         per_replica = [variable for variable in variables if is_per_replica(variable)]
+        local = self._strategy.experimental_local_results
         of_replicas = iter(
-            self._gather_replicas(per_replica) if self._several_workers else map(self._local_replicas, per_replica)
+            self._gather_replicas(per_replica)
+            if self._several_workers
+            else [np.stack([result.numpy() for result in local(variable)]) for variable in per_replica]
         )
         # For a mirrored variable only the first replica is read, which costs half of reading the whole variable.
         mirrored = (variable for variable in variables if not is_per_replica(variable))
-        same = [self._strategy.experimental_local_results(variable)[0] for variable in mirrored]
+        same = [local(variable)[0] for variable in mirrored]
         small = sum(variable.dtype.size * variable.shape.num_elements() for variable in same) <= _PIECE_BYTES
         # `numpy` copies already, and threads would only slow down a small state.
         copies = iter(
@@ -97,9 +100,6 @@ class ReplicaValues:
     @property
     def _several_workers(self) -> bool:
         return isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
-
-    def _local_replicas(self, variable: Any) -> Any:
-        return np.stack([result.numpy() for result in self._strategy.experimental_local_results(variable)])
 
     def _gather_replicas(self, variables: Sequence[Any]) -> list[Any]:
         if not variables:

@@ -1,4 +1,4 @@
-"""Installation of a source's requirements beside the image's packages, with an optional cache of installed packages.
+"""Installation of a source's requirements within the image's packages, with an optional cache of what was installed.
 
 The image's packages stay unchanged and count as installed; a requirement of another version fails, because TensorFlow
 and everything measured with it come from the image. TensorFlow counts as installed under the name of any variant
@@ -131,7 +131,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
 def _versions() -> dict[str, str]:
     """Return the versions of the installed distributions by normalized name."""
     return {
-        _normal(distribution.name): distribution.version
+        re.sub(r"[-_.]+", "-", distribution.name).lower(): distribution.version
         for distribution in importlib.metadata.distributions()
         if distribution.name
     }
@@ -195,10 +195,6 @@ def _write_tensorflow_metadata(scratch: Path, version: str) -> Path:
     folder.mkdir(parents=True)
     Path(folder, "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_TENSORFLOW}\nVersion: {version}\n", "utf-8")
     return folder.parent
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _error_line(output: str) -> str:

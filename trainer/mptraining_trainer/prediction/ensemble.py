@@ -89,7 +89,7 @@ def average(worker: Worker, kind: EnsembleJob, environment: MutableMapping[str, 
         start_up_seconds=telemetry.process_seconds(),
     )
     began = telemetry.now()
-    # Metrics of the best member stand beside those of the ensemble, which are named as in training.
+    # Metrics of the best member are added to the ensemble's, which are named as in training.
     judges = {"val_": Evaluator(compiled, seen), "best_member_val_": Evaluator(program.compiled, seen)}
     skipped = SkippedRecords(worker, [split.reader])
     with skipped.publish_at_end(), pipeline.raise_reading_problems(split):

@@ -24,7 +24,7 @@ _LOCATION = (
     *("File ", "in user code:", "Traceback (most recent", "Graph execution error", "Detected at node", "[["),
     *("Stack trace", "<stack traces", "^", "~"),
 )
-# What TensorFlow and Keras write around a text: colours, nodes, operations and the steps of a dataset.
+# Decoration by TensorFlow and Keras: colours, nodes, operations and the steps of a dataset.
 _DECORATION = re.compile(
     r"\x1b\[[0-9;]*m|\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\]( name:)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "

@@ -142,7 +142,7 @@ def _range(steps: Profile | None) -> tuple[int, int]:
     return (1, 0) if steps is None else (max(1, steps.first_step), max(1, steps.last_step))
 
 
-# What an allocator cannot use: fragments, and the memory of CUDA itself.
+# Memory that an allocator cannot use: fragments, and the memory of CUDA itself.
 _USABLE = 0.9
 _GIB = 1 << 30
 

@@ -62,13 +62,13 @@ def _python_clock() -> Any:
     return tf.ensure_shape(now, [])
 
 
-# What is not finite in a step: gradients, of which the loss scale may be the cause while it can still fall; gradients;
-# the forward pass, loss included.
+# Failures of a step that is not finite: of scaled gradients, which a lower loss scale may prevent; of gradients; of the
+# forward pass, loss included.
 _SCALED, _GRADIENTS, _FORWARD = 1.0, 2.0, 3.0
 
 
 class Readings(NamedTuple):
-    """What the device returns of one execution, beside the metrics; scalars, the first two float64.
+    """Results of one execution from the device, in addition to the metrics; scalars, the first two float64.
 
     `failure` is the worst that was not finite in a checked step, first in `failed_step` on `failed_replica` (-1: only
     in the sum over the replicas); 0 for nothing.
@@ -100,7 +100,7 @@ _COUNT = len(Readings._fields)
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step is made of.
+    """Settings of a step.
 
     `examples_per_step` is over all replicas and accumulated batches. With `partial`, a batch may have fewer rows that
     count than others. To measure the waiting for batches costs some microseconds per step.
