@@ -150,7 +150,7 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> StoredObject:
                 if last or error.code != 410:
                     raise
                 continue
-            stored = _found(blob)
+            stored = _stored(blob)
             if stored.size == size and stored.crc32c in (crc32c, None):
                 return stored
             gcs_clients.endpoint().report_retry(uri, "what arrived differs from what was sent")
@@ -169,7 +169,7 @@ def copy(source: str, version: str, uri: str) -> StoredObject:
                 original, token=token, if_source_generation_match=int(version), **_request_options(uri, writing=True)
             )
             if token is None:
-                return _found(blob)
+                return _stored(blob)
 
 
 def head(uri: str) -> StoredObject | None:
@@ -184,13 +184,13 @@ def head(uri: str) -> StoredObject | None:
             if not _NO_OBJECT.search(str(error)) and not _has_bucket(uri):
                 raise
             return None
-        return _found(blob)
+        return _stored(blob)
 
 
 def walk(uri: str) -> list[StoredObject]:
     """List every object below a folder, at any depth; empty if the folder does not exist."""
     with translate_errors(uri):
-        return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
+        return [_stored(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
 def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[list[str], list[StoredObject]]:
@@ -200,7 +200,7 @@ def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[lis
     """
     with translate_errors(uri):
         listing = _list(uri, start, delimiter="/", max_results=most)
-        objects = [_found(blob) for blob in listing if not _is_marker(blob)]
+        objects = [_stored(blob) for blob in listing if not _is_marker(blob)]
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listing.prefixes), objects
 
 
@@ -241,7 +241,7 @@ def _is_marker(blob: Blob) -> bool:
     return str(blob.name).endswith("/")
 
 
-def _found(blob: Blob) -> StoredObject:
+def _stored(blob: Blob) -> StoredObject:
     crc = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
     return StoredObject(f"{SCHEME}{blob.bucket.name}/{blob.name}", int(blob.size or 0), str(blob.generation), crc)
 

@@ -212,9 +212,9 @@ def all_reduce(gradients: Sequence[Any], overwritten: Sequence[bool], *, mean: b
             present = [tf.where(row, value, 0) for row, value in zip(rows, present, strict=True)]
         reduced = list(present)
         # TensorFlow concatenates the values of one call.
-        for places in _places_by_type(present):
-            values = context.all_reduce(operation, [present[index] for index in places])
-            for index, value in zip(places, values, strict=True):
+        for indices in _indices_by_type(present):
+            values = context.all_reduce(operation, [present[index] for index in indices])
+            for index, value in zip(indices, values, strict=True):
                 reduced[index] = value
         return iter(reduced)
 
@@ -270,16 +270,16 @@ def all_finite(values: Sequence[Any]) -> Any:
     """Return whether no element of these floating-point tensors is infinite or NaN, a bool scalar."""
     flat = [tf.reshape(value, [-1]) for value in values]
     # One operation per dtype, because a model may have hundreds of small tensors.
-    same = [tf.concat([flat[index] for index in places], axis=0) for places in _places_by_type(flat)]
+    same = [tf.concat([flat[index] for index in indices], axis=0) for indices in _indices_by_type(flat)]
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in same])
 
 
-def _places_by_type(values: Sequence[Any]) -> Iterable[list[int]]:
-    """Return the places of the values of each dtype."""
-    places: dict[Any, list[int]] = {}
+def _indices_by_type(values: Sequence[Any]) -> Iterable[list[int]]:
+    """Return the indices of the values of each dtype."""
+    indices: dict[Any, list[int]] = {}
     for index, value in enumerate(values):
-        places.setdefault(value.dtype, []).append(index)
-    return places.values()
+        indices.setdefault(value.dtype, []).append(index)
+    return indices.values()
 
 
 class CrossReplicaSum:

@@ -105,10 +105,8 @@ def _archive_errors(where: str) -> Iterator[None]:
             raise
         # Two entries of one name or a name that is too long: the archive is at fault, and another attempt cannot
         # succeed.
-        what = error.strerror or str(error)
-        raise InvalidData(
-            where, f"the archive cannot be unpacked: {what}: {error.filename}", next_step=_NEXT_STEP
-        ) from error
+        cause = f"the archive cannot be unpacked: {error.strerror or error}: {error.filename}"
+        raise InvalidData(where, cause, next_step=_NEXT_STEP) from error
 
 
 def _untar(archive: Path, folder: Path, extraction: Extraction) -> None:

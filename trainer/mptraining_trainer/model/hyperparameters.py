@@ -144,11 +144,7 @@ def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str, *, retur
         # A name may have another range in another conditional scope.
         described = [_describe(parameter) for parameter in known[name]]
         if not any(_accepts(parameter, value) for parameter in described):
-            raise InvalidProgram(
-                f"{ARGUMENTS}.{name}",
-                repr(value),
-                expected=" or ".join(_range_text(parameter) for parameter in described),
-            )
+            raise InvalidProgram(f"{ARGUMENTS}.{name}", repr(value), expected=" or ".join(map(_range_text, described)))
 
 
 def _accepts(known: Hyperparameter, value: Any) -> bool:

@@ -287,11 +287,10 @@ def _run_main(path: Path, fits: Fits) -> None:
         end = error
     while not isinstance(end, Stop):
         others = before.union(_threads_queues, _threads_wakeups)
-        started = (thread for thread in threading.enumerate() if not thread.daemon and thread not in others)
-        thread = next(started, None)
-        if thread is None:
+        started = [thread for thread in threading.enumerate() if not thread.daemon and thread not in others]
+        if not started:
             break
-        thread.join()
+        started[0].join()
     if fits.stopped:
         # Also if the script caught it, and if a thread trained.
         raise Stop

@@ -269,15 +269,13 @@ def _align(context: RunContext) -> Callable[[Any], Any] | None:
     ):
         return None
     spec = columns.example_spec()
-    names = [[tensor.name for tensor in part] for part in (spec.inputs, spec.labels)]
+    names_of_inputs, names_of_labels = [tensor.name for tensor in spec.inputs], [tensor.name for tensor in spec.labels]
 
     def aligned(batch: Any) -> Any:
         inputs, labels, *rest = batch
         padding = (
-            *(
-                padding_values(part, tensors, columns.columns)
-                for part, tensors in zip((inputs, labels), names, strict=True)
-            ),
+            padding_values(inputs, names_of_inputs, columns.columns),
+            padding_values(labels, names_of_labels, columns.columns),
             *(tf.nest.map_structure(lambda leaf: 0, part) for part in rest),
         )
         return align(batch, padding)

@@ -118,14 +118,14 @@ class Callbacks:
         callbacks = tuple(callback for callback in callbacks if supported_callbacks.superseded_reason(callback) is None)
         # Decided by the callbacks of all workers, since `any_worker_stopped` is a collective operation.
         self.exist = bool(callbacks)
-        self._stops_after_batches = any(supported_callbacks.has_batch_hooks(callback) for callback in callbacks)
+        self._stops_after_batches = any(map(supported_callbacks.has_batch_hooks, callbacks))
         # An observer only reports, and may miss batches.
         others = [callback for callback in callbacks if not supported_callbacks.is_observer(callback)]
         # The number of fused steps, None to measure it; every worker has the same.
         self.steps_per_execution = steps_per_execution
-        if steps_per_execution is None and any(supported_callbacks.has_batch_hooks(callback) for callback in others):
+        if steps_per_execution is None and any(map(supported_callbacks.has_batch_hooks, others)):
             self.steps_per_execution = 1
-        self.sees_test_batches = any(supported_callbacks.has_test_batch_hooks(callback) for callback in others)
+        self.sees_test_batches = any(map(supported_callbacks.has_test_batch_hooks, others))
         self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=worker.identity.is_chief)
         self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = built.context.keras
@@ -137,9 +137,7 @@ class Callbacks:
         self._notice = notice
         self._now = worker.telemetry.now
         self._sum_over_workers = sum_over_workers(built.context.strategy, built.job.workers)
-        self._batch_callbacks = [
-            callback for callback in self._callbacks if supported_callbacks.has_batch_hooks(callback)
-        ]
+        self._batch_callbacks = list(filter(supported_callbacks.has_batch_hooks, self._callbacks))
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
         self._published_at = self._now()
