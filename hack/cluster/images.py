@@ -29,6 +29,7 @@ CONTEXT = BUILD / "context"
 LAYOUT = BUILD / "layout"
 BASE = "localhost/mptraining-base:bookworm"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+VARIANT = os.environ.get("VARIANT", "cpu")
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
 TARGETS = {"operator": NODES, "trainer": WORKERS}
 OCI = "application/vnd.oci.image"
@@ -40,11 +41,10 @@ def main() -> None:
         fill_context("cpu", "gpu", "tpu")
         return
     began = time.monotonic()
-    variant = chosen_variant()
-    fill_context(variant)
+    fill_context(VARIANT)
     engine = engine_of_cluster()
     for target in TARGETS:
-        build(engine, target, variant)
+        build(engine, target)
     for target, nodes in TARGETS.items():
         load(engine, target, nodes)
     say(f"images in place after {time.monotonic() - began:.0f} s")
@@ -57,14 +57,9 @@ def engine_of_cluster() -> Engine:
     raise Failed("there is no cluster to load into: make cluster")
 
 
-def chosen_variant() -> str:
-    return os.environ.get("VARIANT", "cpu")
-
-
 def version(target: str) -> str:
     """The part behind the colon, which the operator's settings name by the kind of accelerator."""
-    plain = target != "trainer" or chosen_variant() == "cpu"
-    return VERSION if plain else f"{VERSION}-{chosen_variant()}"
+    return VERSION if target != "trainer" or VARIANT == "cpu" else f"{VERSION}-{VARIANT}"
 
 
 def tag(target: str) -> str:
@@ -110,11 +105,11 @@ def program(command: list[str]) -> None:
         raise Failed(f"{' '.join(command[1:4])} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
-def build(engine: Engine, target: str, variant: str) -> None:
+def build(engine: Engine, target: str) -> None:
     known = image_id(engine, target)
     began = time.monotonic()
     arguments = ["build", "--target", target, "--tag", tag(target), "--file", str(ROOT / "Dockerfile")]
-    arguments += ["--build-arg", f"VARIANT={variant}"]
+    arguments += ["--build-arg", f"VARIANT={VARIANT}"]
     if engine.name == "podman":
         # The network is the host's, as is the way to the package index; layers are kept to be found again.
         arguments += ["--network", "host", "--layers"]
