@@ -250,11 +250,6 @@ def files() -> dict[str, str]:
     return {"values.yaml": values_yaml(), "values.schema.json": values_schema()}
 
 
-def main() -> None:
-    """Write the files, from the folder of the repository."""
-    for name, text in files().items():
-        Path("charts/mptraining", name).write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    for path, text in files().items():
+        Path("charts/mptraining", path).write_text(text, encoding="utf-8")

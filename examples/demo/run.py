@@ -85,9 +85,7 @@ def against_fit(ratio: float) -> int:
     say("3. The same net, data and batch size with plain Keras, model.fit")
     speed = f"multiplies bfloat16 at {ratio:.2f} times the speed of float32" if ratio else "does not multiply bfloat16"
     print(f"Mixed precision is for other machines: this CPU {speed}.")
-    plain = float(
-        read("python", "examples/demo/plain_fit.py", "build/demo", *map(str, (NARROW.width, NARROW.batch)), show=True)
-    )
+    plain = float(read("python", "examples/demo/plain_fit.py", "build/demo", str(NARROW.width), str(NARROW.batch)))
     seconds = result("float32")["stepSeconds"]
     print(f"model.fit: {milliseconds(plain)} a step")
     gain = f"{milliseconds(seconds)} a step on two replicas with fused steps, {milliseconds(plain)} in model.fit"
@@ -178,11 +176,9 @@ def milliseconds(seconds: float) -> str:
 
 
 def times(ratio: float) -> str:
-    return (
-        f": {ratio:.1f} times as fast"
-        if ratio >= 1.05
-        else ", no gain in this run, perhaps because the machine was busy"
-    )
+    if ratio >= 1.05:
+        return f": {ratio:.1f} times as fast"
+    return ", no gain in this run, perhaps because the machine was busy"
 
 
 def say(text: str) -> None:
@@ -193,10 +189,9 @@ def program(command: list[str]) -> list[str]:
     return {"mptj": [sys.executable, "-m", "mptraining"], "python": [sys.executable]}[command[0]] + command[1:]
 
 
-def read(*command: str, show: bool = False) -> str:
-    """Run a command; return what it prints. On failure, end with its messages."""
-    if show:
-        print(f"$ {shlex.join(command)}", flush=True)
+def read(*command: str) -> str:
+    """Print and run a command; return its output. On failure, end with its messages."""
+    print(f"$ {shlex.join(command)}", flush=True)
     # TensorFlow's C++ greets on stderr, which a plain Keras script cannot prevent.
     done = subprocess.run(program([*command]), cwd=ROOT, check=False, capture_output=True, text=True, encoding="utf-8")
     if done.returncode != 0:
@@ -207,7 +202,7 @@ def read(*command: str, show: bool = False) -> str:
 def run(*command: str, last_only: bool = False) -> None:
     """Print and run a command and show its output, or only what it reports at the end."""
     if last_only or command[0] == "python":
-        output = read(*command, show=True).rstrip().splitlines()
+        output = read(*command).rstrip().splitlines()
         start = next((n for n, line in enumerate(output) if line.startswith("Succeeded")), 0) if last_only else 0
         print("\n".join(output[start : start + 1] if last_only else output), flush=True)
         return

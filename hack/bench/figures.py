@@ -64,9 +64,9 @@ def figure(
     )
 
 
-def publish(one: Figure) -> None:
+def publish(measured: Figure) -> None:
     """Write the JSON line to standard output."""
-    print(json.dumps(asdict(one)), flush=True)
+    print(json.dumps(asdict(measured)), flush=True)
 
 
 def progress(text: str) -> None:

@@ -53,8 +53,8 @@ def archive(version: str = TESTED) -> Path | None:
     if named and version == TESTED:
         return Path(named)
     folder = Path(named).parent if named else ROOT.parent / "shared" / "kind"
-    found = folder / f"node-image-v{version}.tar.zst"
-    return found if found.is_file() else None
+    image = folder / f"node-image-v{version}.tar.zst"
+    return image if image.is_file() else None
 
 
 def extract(image: Path, target: Path) -> None:
@@ -93,10 +93,10 @@ def _zstd() -> str:
     """The path of the zstd command, installed where that is possible."""
     if shutil.which("zstd") is None and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "install", "-y", "-qq", "zstd"], stdout=subprocess.DEVNULL, check=False)
-    found = shutil.which("zstd")
-    if found is None:
+    command = shutil.which("zstd")
+    if command is None:
         raise NotHere("no zstd command to unpack the node image with: apt-get install zstd")
-    return found
+    return command
 
 
 def build(target: Path, version: str = TESTED) -> None:
@@ -167,8 +167,8 @@ def tested(folder: Path) -> None:
         _link(folder / name, Path(target.name))
 
 
-def control_plane(folder: Path, beside: Path, version: str) -> None:
-    """CONTROL_PLANE of that release in `folder`; etcd and kubectl are those in `beside`."""
+def control_plane(folder: Path, tested_folder: Path, version: str) -> None:
+    """CONTROL_PLANE of that release in `folder`; etcd and kubectl are those in `tested_folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "hyperkube"
     if not all((folder / name).exists() for name in CONTROL_PLANE):
@@ -181,7 +181,7 @@ def control_plane(folder: Path, beside: Path, version: str) -> None:
             unfinished.replace(target)
     for name in NAMES:
         if not (folder / name).exists():
-            _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (beside / name).absolute())
+            _link(folder / name, Path(target.name) if name in CONTROL_PLANE else (tested_folder / name).absolute())
 
 
 def _link(link: Path, target: Path) -> None:

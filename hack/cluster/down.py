@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import shutil
 
-from hack.cluster.engine import CLAIMS, docker, finish, podman, say
+from hack.cluster.engine import CLAIMS, engines, finish, say
 from hack.cluster.kubectl import KUBECONFIG
 from hack.cluster.nodes import NAME, NODES
 from hack.cluster.up import remove
 
 
 def main() -> None:
-    engines = [each for each in (docker(), podman() if shutil.which("podman") else None) if each]
-    found = [engine for engine in engines if any(engine.has_container(node) for node in NODES)]
-    for engine in found:
+    having = [engine for engine in engines() if any(engine.has_container(node) for node in NODES)]
+    for engine in having:
         remove(engine)
     KUBECONFIG.unlink(missing_ok=True)
     shutil.rmtree(CLAIMS, ignore_errors=True)
-    say(f"{NAME} is gone" if found else f"there is no {NAME}")
+    say(f"{NAME} is gone" if having else f"there is no {NAME}")
 
 
 if __name__ == "__main__":

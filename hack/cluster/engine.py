@@ -71,8 +71,8 @@ class Engine:
             check=False,
         )
         if done.returncode != 0:
-            said = "\n".join(((done.stdout or "") + (done.stderr or "")).strip().splitlines()[-15:])
-            raise Failed(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{said}")
+            output = "\n".join(((done.stdout or "") + (done.stderr or "")).strip().splitlines()[-15:])
+            raise Failed(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{output}")
         return done
 
     def asked(self, *arguments: str) -> str | None:
@@ -98,18 +98,16 @@ def docker() -> Engine | None:
     return engine if shutil.which("docker") and engine.asked("info", "--format", "{{.ID}}") else None
 
 
-def missing_packages() -> list[str]:
-    """Return those of PACKAGES whose program is nowhere, whatever package it may be from.
-
-    Docker's containerd.io brings a runc of its own, and conflicts with the package runc.
-    """
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
-    return [package for package, program in PACKAGES.items() if not shutil.which(program, path=path)]
+def engines() -> list[Engine]:
+    """Return the engines that are there."""
+    return [engine for engine in (docker(), podman() if shutil.which("podman") else None) if engine]
 
 
 def podman() -> Engine:
     """Podman as root with runc; Debian's packages of what is missing are installed."""
-    missing = missing_packages()
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
+    # Whatever package a program is from: Docker's containerd.io has its own runc, and conflicts with the package runc.
+    missing = [package for package, program in PACKAGES.items() if not shutil.which(program, path=path)]
     if missing or not _MODULES.is_dir():
         if os.geteuid() != 0:
             raise Impossible("without Docker the cluster is made by Podman, which must be set up: run this as root")

@@ -21,7 +21,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from hack.cluster.engine import ROOT, Engine, Failed, docker, finish, podman, say
+from hack.cluster.engine import ROOT, Engine, Failed, engines, finish, say
 from hack.cluster.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, kind
 
 BUILD = ROOT / "build" / "images"
@@ -29,11 +29,10 @@ CONTEXT = BUILD / "context"
 LAYOUT = BUILD / "layout"
 BASE = "localhost/mptraining-base:bookworm"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+VARIANT = os.environ.get("VARIANT", "cpu")
 # Trainers run on workers alone: the control plane takes no pods that do not ask for it.
 TARGETS = {"operator": NODES, "trainer": WORKERS}
 OCI = "application/vnd.oci.image"
-# Kubernetes' full name for an image without a registry.
-FULL_NAME = "docker.io/mptraining/{target}:{version}"
 
 
 def main() -> None:
@@ -42,31 +41,25 @@ def main() -> None:
         fill_context("cpu", "gpu", "tpu")
         return
     began = time.monotonic()
-    variant = chosen_variant()
-    fill_context(variant)
+    fill_context(VARIANT)
     engine = engine_of_cluster()
     for target in TARGETS:
-        build(engine, target, variant)
+        build(engine, target)
     for target, nodes in TARGETS.items():
         load(engine, target, nodes)
     say(f"images in place after {time.monotonic() - began:.0f} s")
 
 
 def engine_of_cluster() -> Engine:
-    for engine in (docker(), podman() if shutil.which("podman") else None):
-        if engine and engine.has_container(CONTROL_PLANE):
+    for engine in engines():
+        if engine.has_container(CONTROL_PLANE):
             return engine
     raise Failed("there is no cluster to load into: make cluster")
 
 
-def chosen_variant() -> str:
-    return os.environ.get("VARIANT", "cpu")
-
-
 def version(target: str) -> str:
     """The part behind the colon, which the operator's settings name by the kind of accelerator."""
-    plain = target != "trainer" or chosen_variant() == "cpu"
-    return VERSION if plain else f"{VERSION}-{chosen_variant()}"
+    return VERSION if target != "trainer" or VARIANT == "cpu" else f"{VERSION}-{VARIANT}"
 
 
 def tag(target: str) -> str:
@@ -112,11 +105,11 @@ def program(command: list[str]) -> None:
         raise Failed(f"{' '.join(command[1:4])} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
-def build(engine: Engine, target: str, variant: str) -> None:
+def build(engine: Engine, target: str) -> None:
     known = image_id(engine, target)
     began = time.monotonic()
     arguments = ["build", "--target", target, "--tag", tag(target), "--file", str(ROOT / "Dockerfile")]
-    arguments += ["--build-arg", f"VARIANT={variant}"]
+    arguments += ["--build-arg", f"VARIANT={VARIANT}"]
     if engine.name == "podman":
         # The network is the host's, as is the way to the package index; layers are kept to be found again.
         arguments += ["--network", "host", "--layers"]
@@ -154,22 +147,22 @@ def secrets() -> dict[str, Path]:
     ).stdout
     settings = {}
     # The environment outranks the files.
-    for line in sorted(listed.splitlines(), key=lambda each: each.startswith(":env:")):
+    for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):
         key, _, value = line.partition("=")
         if key.startswith(("global.", ":env:.", "install.")):
             settings[key.rpartition(".")[2]] = value.strip("'\"")
-    found = {}
+    mounted = {}
     certificates = settings.pop("cert", None) or os.environ.get("SSL_CERT_FILE")
     if certificates and Path(certificates).is_file():
-        found["ca.crt"] = Path(certificates)
+        mounted["ca.crt"] = Path(certificates)
         settings["cert"] = "/run/secrets/ca.crt"
     kept = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout", "timeout", "cert")
     lines = [f"{key} = {value}\n" for key, value in settings.items() if key in kept]
     if lines:
-        found["pip.conf"] = BUILD / "pip.conf"
-        found["pip.conf"].write_text("[global]\n" + "".join(lines), encoding="utf-8")
-        found["pip.conf"].chmod(0o600)
-    return found
+        mounted["pip.conf"] = BUILD / "pip.conf"
+        mounted["pip.conf"].write_text("[global]\n" + "".join(lines), encoding="utf-8")
+        mounted["pip.conf"].chmod(0o600)
+    return mounted
 
 
 def load(engine: Engine, target: str, nodes: tuple[str, ...]) -> None:
@@ -193,7 +186,8 @@ class Image:
 
     @property
     def name(self) -> str:
-        return FULL_NAME.format(target=self.target, version=version(self.target))
+        """Kubernetes' full name for an image without a registry."""
+        return f"docker.io/{tag(self.target)}"
 
     @property
     def digest(self) -> str:
@@ -272,9 +266,9 @@ def bring(engine: Engine, image: Image, node: str) -> None:
         archive.add(image.config, inner(f"sha256:{image.config.name}"))
         for digest, path in missing.items():
             archive.add(path, inner(digest))
-    said, _ = importing.communicate()
+    output, _ = importing.communicate()
     if importing.returncode != 0:
-        raise Failed(f"{node} did not take {image.name}:\n{said.decode(errors='replace')}")
+        raise Failed(f"{node} did not take {image.name}:\n{output.decode(errors='replace')}")
     size = sum(path.stat().st_size for path in missing.values()) / 1e6
     took = time.monotonic() - began
     say(f"{node}: {tag(image.target)}, {len(missing)} of {len(image.layers)} layers, {size:,.1f} MB in {took:.0f} s")

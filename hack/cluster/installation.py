@@ -35,10 +35,9 @@ def configure(settings: Mapping[str, Any]) -> None:
     """Restarts all replicas with these settings in place of the installed ones of the same names; afterwards no replica
     decides by others. Raises Failed.
     """
-    objects = [each for each in yaml.safe_load_all(_manifest()) if each and each["kind"] == "ConfigMap"]
-    installed = next(
-        yaml.safe_load(each["data"]["settings.yaml"]) for each in objects if "settings.yaml" in each["data"]
-    )
+    manifests = filter(None, yaml.safe_load_all(_manifest()))
+    texts = (manifest["data"].get("settings.yaml") for manifest in manifests if manifest["kind"] == "ConfigMap")
+    installed = next(yaml.safe_load(text) for text in texts if text)
     text = yaml.safe_dump({**installed, **settings})
     data = json.dumps({"data": {"settings.yaml": text}})
     kubectl("patch", "configmap", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", data)

@@ -6,10 +6,9 @@ import json
 import shutil
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-from hack.cluster.engine import BIN, ROOT, Engine, Failed, say
+from hack.cluster.engine import BIN, Engine, Failed, say
 from hack.cluster.kubectl import KUBECONFIG, kubectl
 
 NAME = "mptraining"
@@ -83,7 +82,7 @@ def why_not_well(engine: Engine) -> str | None:
 
 def _renew_services(engine: Engine) -> None:
     """Starts kube-proxy on clean ground, for the hour that comes; Services are away for a few seconds."""
-    began = [datetime.fromisoformat(each["status"]["startTime"]) for each in _asked("pods", *_PROXY)["items"]]
+    began = [datetime.fromisoformat(pod["status"]["startTime"]) for pod in _asked("pods", *_PROXY)["items"]]
     table = ("table", "ip", "kube-proxy")
     used = engine.asked("exec", CONTROL_PLANE, "nft", "list", *table)
     if not used or not began or datetime.now(UTC) - min(began) < _RENEWED_AFTER:
@@ -112,16 +111,12 @@ def _deaf(engine: Engine) -> str | None:
 
 def _ready() -> set[str]:
     return {
-        item["metadata"]["name"]
-        for item in _asked("nodes")["items"]
-        if any(each["type"] == "Ready" and each["status"] == "True" for each in item["status"]["conditions"])
+        node["metadata"]["name"]
+        for node in _asked("nodes")["items"]
+        if ("Ready", "True") in {(condition["type"], condition["status"]) for condition in node["status"]["conditions"]}
     }
 
 
 def _asked(*what: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(kubectl("get", *what, "-o", "json", "--request-timeout=5s", seconds=20))
-    return found
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+    answer: dict[str, Any] = json.loads(kubectl("get", *what, "-o", "json", "--request-timeout=5s", seconds=20))
+    return answer

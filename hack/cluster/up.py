@@ -16,7 +16,7 @@ from typing import Any
 from hack.cluster.binaries import ARCHIVE_VARIABLE, TESTED, NotHere, archive
 from hack.cluster.engine import CLAIMS, ROOT, Engine, Failed, docker, finish, podman, say
 from hack.cluster.kubectl import KUBECONFIG
-from hack.cluster.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, export_kubeconfig, kind, relative, why_not_well
+from hack.cluster.nodes import CONTROL_PLANE, NAME, NODES, WORKERS, export_kubeconfig, kind, why_not_well
 
 # Where Kubernetes' own host-path provisioner, the default class of the node image, makes folders.
 _ON_NODES = "/tmp/hostpath_pv"
@@ -33,14 +33,14 @@ def main() -> None:
     if any(engine.has_container(node) for node in NODES):
         wrong = why_not_well(engine)
         if wrong is None:
-            say(f"{NAME} is up; kubeconfig in {relative(KUBECONFIG)}")
+            say(f"{NAME} is up; kubeconfig in {KUBECONFIG.relative_to(ROOT)}")
             return
         say(f"{NAME} exists, but {wrong}: created again")
         remove(engine)
     if image:
         obtain(engine, image)
     create(engine, image)
-    say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={relative(KUBECONFIG)}")
+    say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={KUBECONFIG.relative_to(ROOT)}")
 
 
 def obtain(engine: Engine, image: str) -> None:

@@ -53,15 +53,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     source = pages.SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     parts = _CODE.split(markdown)
     code = f"{config.repo_url}/blob/main" if config.repo_url else ""
-    parts[::2] = [_LINK.sub(lambda found: _link(found, source, page.file.src_uri, code), part) for part in parts[::2]]
+    parts[::2] = [_LINK.sub(lambda match: _link(match, source, page.file.src_uri, code), part) for part in parts[::2]]
     return "".join(parts)
 
 
-def _link(found: re.Match[str], source: str, page: str, code: str) -> str:
+def _link(match: re.Match[str], source: str, page: str, code: str) -> str:
     """Return the link as it is on the page. `code`: where the files of the repository are shown, or empty."""
-    text, link = found[1], found[2]
+    text, link = match[1], match[2]
     if "://" in link or link.startswith(("#", "mailto:")):
-        return found[0]
+        return match[0]
     path, _, anchor = link.partition("#")
     there = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     if there.startswith("docs/"):

@@ -36,7 +36,7 @@ EXAMPLES = "reference/examples.md"
 ROOT_OF_EXAMPLES = "manifests"
 # Public modules beside `mptraining` itself, with the names that their pages show.
 _OTHER_MODULES = {
-    "mptraining.tensorflow_cloud": [each for each in tensorflow_cloud.__all__ if not each.startswith("_")],
+    "mptraining.tensorflow_cloud": [name for name in tensorflow_cloud.__all__ if not name.startswith("_")],
     "mptraining.colab": ["run_here"],
 }
 _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
@@ -44,13 +44,13 @@ _EXAMPLE_FOLDERS = ("manifests/examples", "manifests/katib")
 
 def generated(repository: str = "") -> dict[str, str]:
     """Return the text of each generated file by its path below docs/. `repository`: OWNER/NAME on GitHub, or empty."""
-    found = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in SOURCES.items()}
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in SOURCES.items()}
     if repository:
         clone = f"git clone {GITHUB}/{repository} && cd {Path(repository).name}"
-        found["index.md"] = found["index.md"].replace(
+        pages["index.md"] = pages["index.md"].replace(
             _FIRST_COMMANDS, _FIRST_COMMANDS.replace("make", f"{clone}\nmake")
         )
-    return found | {
+    return pages | {
         "license.md": "# License\n\n```text\n" + (ROOT / "LICENSE").read_text(encoding="utf-8") + "```\n",
         "reference/mptrainingjob.md": _resource(crd.custom_resource_definition()),
         "reference/mptrainingsweep.md": _resource(crd.sweep_definition()),
@@ -138,7 +138,7 @@ def _cell(text: str) -> str:
 
 def _anchor(path: str) -> str:
     """Return the anchor of a field, file or command."""
-    return "".join(each if each.isalnum() else "-" for each in path.lower()).strip("-")
+    return "".join(letter if letter.isalnum() else "-" for letter in path.lower()).strip("-")
 
 
 def _commands() -> str:
@@ -152,25 +152,25 @@ def _commands() -> str:
 
 def _below(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the commands below this one, depth first."""
-    for word, each in command.commands.items():
-        if not each.hidden:
-            yield f"{name} {word}", each
-            if hasattr(each, "commands"):
-                yield from _below(each, f"{name} {word}")
+    for word, child in command.commands.items():
+        if not child.hidden:
+            yield f"{name} {word}", child
+            if hasattr(child, "commands"):
+                yield from _below(child, f"{name} {word}")
 
 
 def _python() -> str:
     """Return functions, the objects that they return, and the classes of the job file with their arguments."""
     summary, _, _ = (mptraining.__doc__ or "").partition("\n")
     public = {name: getattr(mptraining, name) for name in sorted(mptraining.__all__, key=str.lower)}
-    classes = {name: each for name, each in public.items() if inspect.isclass(each)}
-    arguments = {name: each for name, each in classes.items() if issubclass(each, PythonArguments)}
+    classes = {name: value for name, value in public.items() if inspect.isclass(value)}
+    arguments = {name: cls for name, cls in classes.items() if issubclass(cls, PythonArguments)}
     lines = ["# Python", "", summary, "", "## Functions", ""]
     lines += [_directive(name) for name in public if name not in classes]
     lines += ["## Objects", "", *(_directive(name) for name in classes if name not in arguments)]
     lines += ["## Classes of the job file", ""]
     lines += ["Values and bounds are those of [MPTrainingJob](mptrainingjob.md). All arguments have names.", ""]
-    for name in sorted(arguments, key=lambda each: (each != "TrainingJob", each.lower())):
+    for name in sorted(arguments, key=lambda name: (name != "TrainingJob", name.lower())):
         lines += _arguments(name, arguments[name])
     lines += ["## Programs of tensorflow-cloud", ""]
     for module, names in _OTHER_MODULES.items():
@@ -214,8 +214,8 @@ def _accelerators() -> str:
 
 
 def _example_files() -> list[Path]:
-    found = [path for folder in _EXAMPLE_FOLDERS for path in sorted((ROOT / folder).glob("*.yaml"))]
-    return [*found, ROOT / "manifests" / "kustomization.yaml"]
+    examples = [path for folder in _EXAMPLE_FOLDERS for path in sorted((ROOT / folder).glob("*.yaml"))]
+    return [*examples, ROOT / "manifests" / "kustomization.yaml"]
 
 
 def _name(path: Path) -> str:

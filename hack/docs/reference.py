@@ -45,16 +45,16 @@ def events() -> str:
 def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
     yield "| Field | Type | About |"
     yield "|---|---|---|"
-    for each in node.body:
-        if not isinstance(each, ast.AnnAssign) or not isinstance(each.target, ast.Name) or each.target.id == "kind":
+    for field in node.body:
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name) or field.target.id == "kind":
             continue
         comment: list[str] = []
-        above = each.lineno - 2
+        above = field.lineno - 2
         while lines[above].strip().startswith("#"):
             comment.insert(0, lines[above].strip().removeprefix("#").strip())
             above -= 1
-        kind = ast.unparse(each.annotation).replace("|", "\\|")
-        yield f"| `{each.target.id}` | `{kind}` | {' '.join(comment)} |"
+        kind = ast.unparse(field.annotation).replace("|", "\\|")
+        yield f"| `{field.target.id}` | `{kind}` | {' '.join(comment)} |"
 
 
 def metrics() -> str:
@@ -67,8 +67,8 @@ def metrics() -> str:
         "| Metric | Kind | Labels | Help |",
         "|---|---|---|---|",
     ]
-    found = sorted(_declared(ROOT / "operator/mptraining_operator"))
-    lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in found]
+    declared = sorted(_declared(ROOT / "operator/mptraining_operator"))
+    lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in declared]
     return "\n".join(lines) + "\n"
 
 
@@ -81,10 +81,10 @@ def _declared(folder: Path) -> Iterator[tuple[str, str, str, str]]:
             match node.args:
                 case [ast.Constant(value=str(name)), ast.Constant(value=str(text)), *rest]:
                     named = [keyword.value for keyword in node.keywords if keyword.arg in ("labels", "labelnames")]
-                    labels = [literal for each in (*rest, *named) if (literal := _strings(each))]
+                    labels = [literal for value in (*rest, *named) if (literal := _strings(value))]
                     kind = kinds[node.func.id]
                     shown = f"{name}_total" if kind == "counter" else name
-                    yield shown, kind, ", ".join(f"`{each}`" for group in labels for each in group), text
+                    yield shown, kind, ", ".join(f"`{label}`" for group in labels for label in group), text
 
 
 def _strings(node: ast.expr) -> list[str]:

@@ -1,7 +1,7 @@
 """`python -m hack.parity --programs 2000 --seed 1`: generated programs, trained by plain `fit` and by this trainer.
 
-Finished programs are in FOLDER/results.jsonl and are not run again while the sources stay as they are. The exit code is
-1 when a program differs.
+Finished programs are in build/parity/results.jsonl and are not run again while the sources stay as they are. The exit
+code is 1 when a program differs.
 """
 
 from __future__ import annotations
@@ -14,34 +14,30 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hack.parity.programs.named import named_programs, single_choices
+from hack.parity.programs.named import named_programs
 from hack.parity.programs.program import Program
 from hack.parity.programs.source import source
 from hack.parity.programs.strategies import drawn
 from hack.parity.results import Result, Results, report, sources_digest
 from hack.parity.training.processes import Child, Pair
 
-# More programs than this are a separate run, which begins with each choice alone.
-SMALL = 50
 ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "parity"
+SHOWN = 5
 
 
 def main() -> int:
     arguments = _arguments()
-    folder: Path = arguments.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    results = Results(folder / "results.jsonl", sources_digest(ROOT))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = Results(FOLDER / "results.jsonl", sources_digest(ROOT))
     programs = [Program.from_json(text) for text in arguments.program] or [
         *named_programs(),
-        *(single_choices() if arguments.programs > SMALL else ()),
         *drawn(arguments.programs, arguments.seed),
     ]
-    if arguments.generation:
-        programs = [program for program in programs if program.generation == arguments.generation]
-    done = _run(programs, results, folder, processes=arguments.processes)
+    done = _run(programs, results)
     print(report(done))
     different = [result for result in done if result.different]
-    for result in different[: arguments.show]:
+    for result in different[:SHOWN]:
         print(f"\n{'=' * 100}\n{result.program.to_json()}")
         for compared in result.different:
             print(f"  {compared['variant']}: {compared['what']}")
@@ -51,23 +47,14 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hack.parity", description=__doc__)
-    parser.add_argument(
-        "--programs",
-        type=int,
-        default=2000,
-        help="how many are drawn, besides the named cases and (of more than 50) each choice alone",
-    )
+    parser.add_argument("--programs", type=int, default=2000, help="how many are drawn, besides the named cases")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "parity")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--generation", choices=["Keras3", "Legacy"])
-    parser.add_argument("--show", type=int, default=5, metavar="N", help="print the source of N programs that differ")
     parser.add_argument("--program", action="append", default=[], metavar="JSON", help="this one, as a report shows it")
     return parser.parse_args()
 
 
-def _run(programs: list[Program], results: Results, folder: Path, *, processes: int) -> list[Result]:
-    """Return every program's result; run those without one, in at most `processes` processes."""
+def _run(programs: list[Program], results: Results) -> list[Result]:
+    """Return every program's result; run those without one, in two processes."""
     single = [program for program in programs if results.get(program, workers=False) is None]
     # A list's iterator hands each out once, to any thread.
     queues = {
@@ -87,20 +74,20 @@ def _run(programs: list[Program], results: Results, folder: Path, *, processes: 
 
     def work(first: str) -> None:
         for generation in (first, *({"Keras3", "Legacy"} - {first})):
-            with Child(generation, folder) as child:
+            with Child(generation, FOLDER) as child:
                 while (program := next(queues[generation], None)) is not None:
                     add(program, child.attempt(program), workers=False)
 
-    with ThreadPoolExecutor(processes) as threads:
-        list(threads.map(work, itertools.islice(itertools.cycle(("Keras3", "Legacy")), processes)))
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, ("Keras3", "Legacy")))
     for generation in ("Keras3", "Legacy"):
-        with Pair(generation, folder) as pair:
+        with Pair(generation, FOLDER) as pair:
             for program in pairs:
                 if program.generation == generation and _has_reference(results, program):
                     add(program, pair.attempt(program), workers=True)
-    found = [results.get(program, workers=False) for program in programs]
-    found += [results.get(program, workers=True) for program in programs if program.workers]
-    return [result for result in found if result is not None]
+    done = [results.get(program, workers=False) for program in programs]
+    done += [results.get(program, workers=True) for program in programs if program.workers]
+    return [result for result in done if result is not None]
 
 
 def _has_reference(results: Results, program: Program) -> bool:

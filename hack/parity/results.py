@@ -41,13 +41,14 @@ class Result:
 
     @property
     def different(self) -> tuple[dict[str, Any], ...]:
-        return tuple(one for one in self.compared if one["verdict"] == "different")
+        return tuple(compared for compared in self.compared if compared["verdict"] == "different")
 
     @property
     def verdict(self) -> str:
         """The worst verdict of its variants."""
-        verdicts = {one["verdict"] for one in self.compared}
-        return next((one for one in ("different", "no program", "refused", "equal") if one in verdicts), "not compared")
+        verdicts = {compared["verdict"] for compared in self.compared}
+        worst_first = ("different", "no program", "refused", "equal")
+        return next((verdict for verdict in worst_first if verdict in verdicts), "not compared")
 
 
 class Results:
@@ -56,14 +57,14 @@ class Results:
     def __init__(self, file: Path, sources: str) -> None:
         self._file = file
         self._sources = sources
-        self._found: dict[tuple[str, bool], Result] = {}
+        self._finished: dict[tuple[str, bool], Result] = {}
         if file.exists():
             for line in file.read_text(encoding="utf-8").splitlines():
                 self._take(line)
 
     def get(self, program: Program, *, workers: bool) -> Result | None:
         """Return the result of a program that was run before."""
-        return self._found.get((program.key, workers))
+        return self._finished.get((program.key, workers))
 
     def add(self, program: Program, answer: dict[str, Any], *, workers: bool) -> None:
         """Keep a response, in the file too."""
@@ -82,13 +83,13 @@ class Results:
 
     def _take(self, line: str) -> None:
         try:
-            found = json.loads(line)
+            document = json.loads(line)
         except json.JSONDecodeError:
             # The last line of a run that was killed may be cut.
             return
-        if found["sources"] == self._sources:
-            program = Program.from_json(json.dumps(found["program"]))
-            self._found[program.key, found["workers"]] = Result(program, tuple(found["compared"]))
+        if document["sources"] == self._sources:
+            program = Program.from_json(json.dumps(document["program"]))
+            self._finished[program.key, document["workers"]] = Result(program, tuple(document["compared"]))
 
 
 def report(results: Sequence[Result]) -> str:
@@ -96,14 +97,16 @@ def report(results: Sequence[Result]) -> str:
     lines = [f"programs: {len({result.program.key for result in results})}"]
     by_variant: dict[str, Counter[str]] = {}
     for result in results:
-        for one in result.compared:
-            by_variant.setdefault(one["variant"], Counter())[one["verdict"]] += 1
+        for compared in result.compared:
+            by_variant.setdefault(compared["variant"], Counter())[compared["verdict"]] += 1
     for variant, verdicts in sorted(by_variant.items()):
-        said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-        lines.append(f"  {variant}: {said}")
+        lines.append(f"  {variant}: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()))
     for verdict in ("refused", "no program", "not compared", "different"):
         reasons = Counter(
-            reason(one.get("what", "")) for result in results for one in result.compared if one["verdict"] == verdict
+            reason(compared.get("what", ""))
+            for result in results
+            for compared in result.compared
+            if compared["verdict"] == verdict
         )
         if reasons:
             lines.append(f"{verdict}:")

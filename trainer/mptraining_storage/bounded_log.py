@@ -30,7 +30,7 @@ _MOST_PENDING = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a part lacks in storage: `content` is all of it, of which `stored` bytes are stored; None: delete it."""
+    """A part to write: all of its `content`, the first `stored` bytes of which are stored; None: delete it."""
 
     part: int
     content: bytes | None

@@ -54,10 +54,10 @@ def receive(bucket: str, key: str, start: int, into: memoryview) -> Received:
     """
     endpoint = gcs_clients.endpoint()
     pace = endpoint.pace
-    wanted = {"Range": f"bytes={start}-{start + len(into) - 1}"}
+    headers = {"Range": f"bytes={start}-{start + len(into) - 1}"}
     got, began = 0, time.monotonic()
     try:
-        with _response(endpoint, bucket, key, pace.limit(len(into)), wanted) as response:
+        with _response(endpoint, bucket, key, pace.limit(len(into)), headers) as response:
             end = _end_of_range(response, start, start + len(into))
             cause = ""
             while start + got < end and not cause:

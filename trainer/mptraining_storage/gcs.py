@@ -112,14 +112,14 @@ def retry(uri: str, request: Callable[[], T]) -> T:
 
 def download(uri: str, destination: Path) -> None:
     """Copy the object into a local file, without loading it into memory; raises InvalidData if it is replaced."""
-    found = head(uri)
-    if found is None:
+    stored = head(uri)
+    if stored is None:
         raise _no_object_error(uri)
-    buffer = memoryview(bytearray(min(_CHUNK, found.size)))
+    buffer = memoryview(bytearray(min(_CHUNK, stored.size)))
     with destination.open("wb") as file:
-        while (at := file.tell()) < found.size:
-            into = buffer[: found.size - at]
-            received = retry(uri, functools.partial(receive, uri, at, into, found.version))
+        while (at := file.tell()) < stored.size:
+            into = buffer[: stored.size - at]
+            received = retry(uri, functools.partial(receive, uri, at, into, stored.version))
             file.write(into[: received.size])
 
 
@@ -150,7 +150,7 @@ def put(uri: str, source: bytes | Path, replacing: str | None) -> StoredObject:
                 if last or error.code != 410:
                     raise
                 continue
-            stored = _found(blob)
+            stored = _stored(blob)
             if stored.size == size and stored.crc32c in (crc32c, None):
                 return stored
             gcs_clients.endpoint().report_retry(uri, "what arrived differs from what was sent")
@@ -169,7 +169,7 @@ def copy(source: str, version: str, uri: str) -> StoredObject:
                 original, token=token, if_source_generation_match=int(version), **_request_options(uri, writing=True)
             )
             if token is None:
-                return _found(blob)
+                return _stored(blob)
 
 
 def head(uri: str) -> StoredObject | None:
@@ -184,13 +184,13 @@ def head(uri: str) -> StoredObject | None:
             if not _NO_OBJECT.search(str(error)) and not _has_bucket(uri):
                 raise
             return None
-        return _found(blob)
+        return _stored(blob)
 
 
 def walk(uri: str) -> list[StoredObject]:
     """List every object below a folder, at any depth; empty if the folder does not exist."""
     with translate_errors(uri):
-        return [_found(blob) for blob in _list(uri) if not _is_marker(blob)]
+        return [_stored(blob) for blob in _list(uri) if not _is_marker(blob)]
 
 
 def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[list[str], list[StoredObject]]:
@@ -200,7 +200,7 @@ def list_folder(uri: str, start: str = "", most: int | None = None) -> tuple[lis
     """
     with translate_errors(uri):
         listing = _list(uri, start, delimiter="/", max_results=most)
-        objects = [_found(blob) for blob in listing if not _is_marker(blob)]
+        objects = [_stored(blob) for blob in listing if not _is_marker(blob)]
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listing.prefixes), objects
 
 
@@ -241,7 +241,7 @@ def _is_marker(blob: Blob) -> bool:
     return str(blob.name).endswith("/")
 
 
-def _found(blob: Blob) -> StoredObject:
+def _stored(blob: Blob) -> StoredObject:
     crc = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
     return StoredObject(f"{SCHEME}{blob.bucket.name}/{blob.name}", int(blob.size or 0), str(blob.generation), crc)
 
@@ -296,8 +296,8 @@ def translate_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
     except Problem:
         raise
     except DefaultCredentialsError as error:
-        found, next_step = sign_in.no_credentials(error)
-        raise InvalidData(uri, found, next_step=next_step) from error
+        missing = sign_in.no_credentials(error)
+        raise InvalidData(uri, missing.cause, next_step=missing.next_step) from error
     except Compressed as error:
         raise InvalidData(
             uri,
@@ -325,7 +325,7 @@ def translate_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
             ) from error
         refused = sign_in.refusal(cause) if isinstance(cause, GoogleAuthError) else None
         if refused is not None:
-            raise InvalidData(uri, refused.found, next_step=refused.next_step) from error
+            raise InvalidData(uri, refused.cause, next_step=refused.next_step) from error
         if isinstance(error, ConnectionFailed):
             raise StorageUnavailable(uri, f"the bucket cannot be reached ({error})") from error
         raise _problem(uri, cause, _WRITER if writing else _READER) from error
@@ -365,14 +365,14 @@ def _refusal(uri: str, bucket: str, status: int, text: str, role: str) -> Invali
             f"the requester pays for gs://{bucket}, and no project is named that pays",
             next_step="Name it in GOOGLE_CLOUD_QUOTA_PROJECT (on a cluster in podTemplate.env)",
         )
-    said = _message(text)
-    return InvalidData(uri, f"the bucket refused the request (HTTP {status}{said and ': '}{said})")
+    message = _message(text)
+    return InvalidData(uri, f"the bucket refused the request (HTTP {status}{message and ': '}{message})")
 
 
 def _message(text: str) -> str:
     """Return the message in the JSON of a response; empty if there is none."""
-    found = _MESSAGE.search(text)
-    return str(json.loads(found[1]))[:300] if found else ""
+    match = _MESSAGE.search(text)
+    return str(json.loads(match[1]))[:300] if match else ""
 
 
 def _no_object_error(uri: str) -> InvalidData:

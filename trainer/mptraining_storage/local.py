@@ -29,15 +29,15 @@ def read(path: Path) -> bytes:
 def open_file(path: Path) -> Iterator[tuple[BinaryIO, StoredObject]]:
     """Open a file for reading; yields it with its size and version."""
     with translate_errors(path), path.open("rb") as file:
-        yield file, _found(path, os.fstat(file.fileno()))
+        yield file, _stored(path, os.fstat(file.fileno()))
 
 
 def read_range(path: Path, start: int, length: int) -> tuple[bytes, str]:
     """Return at most `length` bytes from byte `start`, and the version of the file."""
     # A data set may have more shards than a process may open files, so that none stays open.
-    with open_file(path) as (file, found):
+    with open_file(path) as (file, stored):
         file.seek(start)
-        return file.read(length), found.version
+        return file.read(length), stored.version
 
 
 def read_ahead(path: Path, start: int, length: int) -> None:
@@ -96,7 +96,7 @@ def move(source: Path, destination: Path, replacing: str | None = preconditions.
 def head(path: Path) -> StoredObject | None:
     """Return the file's size and version; None if it does not exist or is a folder."""
     with translate_errors(path):
-        return _found(path, path.stat()) if path.is_file() else None
+        return _stored(path, path.stat()) if path.is_file() else None
 
 
 def walk(folder: Path) -> list[StoredObject]:
@@ -203,17 +203,17 @@ def _publish(unfinished: Path, path: Path, replacing: str | None) -> None:
 
 def _present(path: Path) -> StoredObject:
     with translate_errors(path):
-        return _found(path, path.stat())
+        return _stored(path, path.stat())
 
 
 def _finished(paths: Iterable[Path]) -> list[StoredObject]:
-    found = []
+    finished = []
     for path in paths:
         # Another process may delete or rename a file between the listing and stat.
         with suppress(FileNotFoundError):
             if not path.name.endswith(UNFINISHED):
-                found.append(_found(path, path.stat()))
-    return found
+                finished.append(_stored(path, path.stat()))
+    return finished
 
 
 def _flush(file: BinaryIO) -> None:
@@ -221,7 +221,7 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _found(path: Path, stat: os.stat_result) -> StoredObject:
+def _stored(path: Path, stat: os.stat_result) -> StoredObject:
     return StoredObject(str(path), stat.st_size, _version(stat))
 
 

@@ -20,7 +20,7 @@ from mptraining_storage.retry import without_retries
 _LOCAL_SECONDS = 1.0
 # An object is written whole.
 _REMOTE_SECONDS = 30.0
-# How long the end of a run waits for what is written at intervals.
+# Seconds that the end of a run waits for files that are written at intervals.
 CLOSE_SECONDS = 5.0
 # The pause before another try, in addition to the retries of the storage itself.
 _PAUSE_SECONDS = 1.0
@@ -41,8 +41,7 @@ class Outbox:
     In a forked child process all methods do nothing: the files belong to the parent, and a lock may be held for ever.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._waiting: dict[str, _Write] = {}
@@ -62,7 +61,7 @@ class Outbox:
         with self._changed:
             if name in self._errors:
                 raise self._errors.pop(name)
-            self._add(_Write(name, write, self._now()))
+            self._add(_Write(name, write, time.monotonic()))
 
     def withdraw(self, name: str) -> bool:
         """Forget the write of this name that has not begun; return whether there was one. The next one has its turn."""
@@ -120,12 +119,12 @@ class Outbox:
         def end(seconds: float = CLOSE_SECONDS) -> None:
             if not self._is_forked():
                 with self._changed:
-                    self._add(_Write(name, lambda: attempt(last=True), self._now()))
+                    self._add(_Write(name, lambda: attempt(last=True), time.monotonic()))
                 self._settle([name], seconds)
 
         if not self._is_forked():
             with self._changed:
-                self._add(_Write(name, lambda: attempt(last=False), self._now() + interval, interval))
+                self._add(_Write(name, lambda: attempt(last=False), time.monotonic() + interval, interval))
         return end
 
     def _is_forked(self) -> bool:
@@ -147,7 +146,7 @@ class Outbox:
         with self._changed:
             self._awaited.update(names)
             for name in self._waiting.keys() & set(names):
-                self._waiting[name].due = min(self._waiting[name].due, self._now())
+                self._waiting[name].due = min(self._waiting[name].due, time.monotonic())
             self._changed.notify_all()
             self._changed.wait_for(lambda: not any(self._is_unfinished(name) for name in names), seconds)
             self._awaited.difference_update(names)
@@ -165,7 +164,7 @@ class Outbox:
             with self._changed:
                 self._running = None
                 self._finish(write, error)
-                # What it wrote, such as a checkpoint, would stay in memory until the next write.
+                # Else its content, such as a checkpoint, would stay in memory until the next write.
                 del write, error
                 self._changed.notify_all()
 
@@ -174,7 +173,7 @@ class Outbox:
         with self._changed:
             while self._waiting:
                 first = min(self._waiting.values(), key=lambda write: write.due)
-                pause = first.due - self._now()
+                pause = first.due - time.monotonic()
                 if pause <= 0:
                     self._running = self._waiting.pop(first.name)
                     return first
@@ -187,7 +186,7 @@ class Outbox:
         unavailable = isinstance(error, StorageUnavailable) and not isinstance(error, StorageFull)
         if write.interval is not None or (unavailable and write.name not in self._awaited):
             if not superseded:
-                write.due = self._now() + (write.interval or _PAUSE_SECONDS)
+                write.due = time.monotonic() + (write.interval or _PAUSE_SECONDS)
                 self._waiting[write.name] = write
         elif error is not None and not (unavailable and superseded):
             self._errors[write.name] = error

@@ -33,8 +33,8 @@ class Conflict(InvalidData):
 
 def conflict_error(uri: str, replacing: str | None) -> Conflict:
     """Return the error of a write that found another version than `replacing`."""
-    found = "exists already" if replacing is None else "somebody else replaced it in the meantime"
-    return Conflict(uri, found, next_step="See whether another run uses the same folder")
+    cause = "exists already" if replacing is None else "somebody else replaced it in the meantime"
+    return Conflict(uri, cause, next_step="See whether another run uses the same folder")
 
 
 def replaced_error(uri: str) -> InvalidData:

@@ -30,9 +30,9 @@ MOST_STREAMS = 128
 
 @dataclass(frozen=True)
 class Figures:
-    """Totals of the fetches so far: `bytes` received, `requests` sent, and the `retries` among them."""
+    """Totals of the fetches so far: bytes `received`, `requests` sent, and the `retries` among them."""
 
-    bytes: int = 0
+    received: int = 0
     requests: int = 0
     retries: int = 0
 
@@ -44,10 +44,10 @@ class Traffic:
         self._lock = threading.Lock()
         self.figures = Figures()
 
-    def add(self, *, bytes: int = 0, requests: int = 0, retries: int = 0) -> None:
+    def add(self, *, received: int = 0, requests: int = 0, retries: int = 0) -> None:
         with self._lock:
             last = self.figures
-            self.figures = Figures(last.bytes + bytes, last.requests + requests, last.retries + retries)
+            self.figures = Figures(last.received + received, last.requests + requests, last.retries + retries)
 
 
 def fetch(uri: str, start: int, length: int, *, version: str | None, traffic: Traffic) -> memoryview:
@@ -80,7 +80,7 @@ def _fill(uri: str, start: int, into: memoryview, version: str | None, traffic: 
         traffic.add(requests=1, retries=min(requests, 1))
         requests += 1
         received = gcs.receive(uri, start + got, into[got:], version)
-        traffic.add(bytes=received.size)
+        traffic.add(received=received.size)
         return received
 
     while got < len(into):
@@ -101,7 +101,7 @@ def windows(
     InvalidData and StorageUnavailable as `fetch`, the latter also if a whole object differs from its CRC32C.
     """
     skipped = set() if skip_uris is None else skip_uris
-    wanted = (
+    remaining = (
         (stored, start) for stored in objects for start in range(0, stored.size, RANGE) if stored.uri not in skipped
     )
     ahead: deque[tuple[StoredObject, int, Future[memoryview]]] = deque()
@@ -109,7 +109,7 @@ def windows(
     with ThreadPoolExecutor(MOST_STREAMS, thread_name_prefix="windows") as pool:
         try:
             while True:
-                while len(ahead) < MOST_STREAMS and ahead_bytes < STREAMS * RANGE and (window := next(wanted, None)):
+                while len(ahead) < MOST_STREAMS and ahead_bytes < STREAMS * RANGE and (window := next(remaining, None)):
                     stored, start = window
                     length = min(RANGE, stored.size - start)
                     load = pool.submit(fetch, stored.uri, start, length, version=stored.version, traffic=traffic)

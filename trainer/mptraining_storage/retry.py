@@ -37,8 +37,8 @@ def is_temporary(status: int, text: str = "") -> bool:
 class RetryLater(StorageUnavailable):
     """The service names the seconds after which a request may be sent again."""
 
-    def __init__(self, where: str, found: str, seconds: float) -> None:
-        super().__init__(where, found)
+    def __init__(self, where: str, cause: str, seconds: float) -> None:
+        super().__init__(where, cause)
         self.seconds = seconds
 
 
@@ -171,11 +171,11 @@ def _is_transient(error: Exception) -> bool:
 
 def _os_message(error: BaseException) -> str:
     """Return the operating system's message, which urllib3 and requests wrap several times."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     message = str(error)
-    while found is not None:
-        if isinstance(found, OSError) and found.strerror:
-            message = found.strerror
-        reason = getattr(found, "reason", None) or next((arg for arg in found.args if isinstance(arg, Exception)), None)
-        found = found.__cause__ or (reason if isinstance(reason, BaseException) else None) or found.__context__
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            message = cause.strerror
+        reason = getattr(cause, "reason", None) or next((arg for arg in cause.args if isinstance(arg, Exception)), None)
+        cause = cause.__cause__ or (reason if isinstance(reason, BaseException) else None) or cause.__context__
     return message.partition("\n")[0][:200]

@@ -27,7 +27,7 @@ _MAX_MESSAGE = 300
 class Refusal(NamedTuple):
     """Cause and next step of an authentication failure that a retry does not change; parts of a Problem."""
 
-    found: str
+    cause: str
     next_step: str
 
 
@@ -47,7 +47,7 @@ def refusal(error: GoogleAuthError) -> Refusal | None:
 
     if error.retryable:
         return None
-    unanswered = next((each for each in (error, error.__cause__) if isinstance(each, TransportError)), None)
+    unanswered = next((cause for cause in (error, error.__cause__) if isinstance(cause, TransportError)), None)
     if unanswered is not None:
         return _metadata_refusal(unanswered)
     answer = _json_response(error)

@@ -31,8 +31,8 @@ def is_remote(uri: str) -> bool:
     """Return whether `uri` is in a bucket; raises InvalidData for a scheme other than gs:// and file://."""
     if uri.startswith(gcs.SCHEME):
         return True
-    scheme, found, _ = uri.partition("://")
-    if found and scheme != "file":
+    scheme, separator, _ = uri.partition("://")
+    if separator and scheme != "file":
         raise InvalidData(uri, f"unknown kind of storage {scheme!r}", expected="gs://, file:// or a path")
     return False
 
@@ -69,8 +69,8 @@ def read_range(uri: str, start: int, length: int, *, version: str | None = None)
     """
     if is_remote(uri):
         return gcs.get_range(uri, start, length, version)
-    content, found = local.read_range(local_path(uri), start, length)
-    if version not in (None, found):
+    content, current = local.read_range(local_path(uri), start, length)
+    if version not in (None, current):
         raise preconditions.replaced_error(uri)
     return content
 
@@ -82,8 +82,8 @@ def read_ahead(uri: str, start: int, length: int) -> None:
 
 def memory_map(stored: StoredObject) -> mmap.mmap:
     """Map a local file, which must not be empty, into memory; raises InvalidData if it was replaced since."""
-    with local.open_file(local_path(stored.uri)) as (file, found):
-        if found.version != stored.version:
+    with local.open_file(local_path(stored.uri)) as (file, current):
+        if current.version != stored.version:
             raise preconditions.replaced_error(stored.uri)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -150,10 +150,10 @@ def exists(uri: str) -> bool:
 
 def stat(uri: str) -> StoredObject:
     """Return size and version; raises InvalidData if the object does not exist."""
-    found = find(uri)
-    if found is None:
+    stored = find(uri)
+    if stored is None:
         raise InvalidData(uri, "no such file or object")
-    return found
+    return stored
 
 
 def find(uri: str) -> StoredObject | None:
@@ -184,7 +184,7 @@ def delete_prefix(folder: str) -> None:
         local.delete_folder(local_path(folder))
         return
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
-        list(pool.map(gcs.delete, [each.uri for each in list_objects(folder)]))
+        list(pool.map(gcs.delete, [stored.uri for stored in list_objects(folder)]))
 
 
 def glob(pattern: str) -> list[StoredObject]:
@@ -209,12 +209,12 @@ def glob(pattern: str) -> list[StoredObject]:
             break
     else:
         missed = (folders[0], elements[-1])
-        found = []
+        matched = []
         for parent in folders:
-            objects = {each.name: each for each in _list_folder(parent, _literal_start(elements[-1]))[1]}
-            found += [objects[name] for name in _match(objects, elements[-1])]
-        if found:
-            return sorted(found, key=lambda each: each.uri)
+            objects = {stored.name: stored for stored in _list_folder(parent, _literal_start(elements[-1]))[1]}
+            matched += [objects[name] for name in _match(objects, elements[-1])]
+        if matched:
+            return sorted(matched, key=lambda stored: stored.uri)
     raise InvalidData(pattern, "nothing matches", next_step=_unsupported(pattern) or _nearest_names(*missed))
 
 
@@ -286,7 +286,7 @@ def _list_folder(folder: str, start: str = "", most: int | None = None) -> tuple
 
 def _nearest_names(folder: str, element: str) -> str:
     names, objects = _list_folder(folder, most=_NEAREST_OF)
-    present = sorted(names) + sorted(each.name for each in objects)
+    present = sorted(names) + sorted(stored.name for stored in objects)
     if element in names:
         return (
             f"{element} is a folder: name its files, such as {join(folder, element, '*.tfrecord').removeprefix('./')}"

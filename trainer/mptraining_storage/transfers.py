@@ -30,7 +30,7 @@ def upload(
 
         uploads = [pool.submit(send, path, uri) for path, uri in files.items()]
         try:
-            return [each.result() for each in uploads]
+            return [upload.result() for upload in uploads]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

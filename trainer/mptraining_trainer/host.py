@@ -22,7 +22,7 @@ class Cgroup:
     /proc/self/cgroup. Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html.
     """
 
-    def __init__(self, mount: Path = _MOUNT, own: Path = _OWN) -> None:
+    def __init__(self, mount: Path = _MOUNT, cgroup_file: Path = _OWN) -> None:
         self._v2 = (mount / "cgroup.controllers").exists()
         self._mount = mount
         root = self._base("memory")
@@ -33,7 +33,7 @@ class Cgroup:
             else (root / "memory.usage_in_bytes").exists() and not (root / "release_agent").exists()
         )
         # The cgroup of this process and those above it, each of which may have a limit.
-        self._levels = _levels(root, _path(own, "" if self._v2 else "memory"))
+        self._levels = _levels(root, _path(cgroup_file, "" if self._v2 else "memory"))
 
     def _base(self, controller: str) -> Path:
         return self._mount if self._v2 else self._mount / controller
@@ -87,8 +87,8 @@ class Cgroup:
             return None
         fields = [field.partition("=") for field in _text(stat).split() if "=" in field]
         read, written = (
-            sum(int(value) for name, _, value in fields if name == wanted and value.isdecimal())
-            for wanted in ("rbytes", "wbytes")
+            sum(int(value) for name, _, value in fields if name == counter and value.isdecimal())
+            for counter in ("rbytes", "wbytes")
         )
         return read, written
 
@@ -101,14 +101,14 @@ class Cgroup:
         if not text.isdecimal():
             return None
         # v1 counts the cgroups below apart from the totals, which correspond to the usage.
-        found, total = _fields(level / "memory.stat"), "" if self._v2 else "total_"
-        cache = sum(found.get(f"{total}{name}", 0) for name in ("inactive_file", "active_file"))
+        counters, total = _fields(level / "memory.stat"), "" if self._v2 else "total_"
+        cache = sum(counters.get(f"{total}{name}", 0) for name in ("inactive_file", "active_file"))
         return max(0, int(text) - cache)
 
 
-def _path(own: Path, controller: str) -> str:
+def _path(cgroup_file: Path, controller: str) -> str:
     """Return the path of this process's cgroup of that controller, "" for v2's; "/" if it is unknown."""
-    for line in _text(own).splitlines():
+    for line in _text(cgroup_file).splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             return path

@@ -161,7 +161,7 @@ class Keras:
 
     def forward_pass_variables(self, model: Any) -> list[Any]:
         """Return the TensorFlow variables that a forward pass changes: moving statistics, seeds; no frozen weights."""
-        found = {
+        by_id = {
             id(variable): variable
             for layer in self.layers(model)
             for variable in (
@@ -169,7 +169,7 @@ class Keras:
                 *(() if self.legacy else (generator.state for generator in keras_internals.seed_generators(layer))),
             )
         }
-        return self.variables_of(list(found.values()))
+        return self.variables_of(list(by_id.values()))
 
     def forward_pass_state(self, model: Any) -> list[Any]:
         """Return all TensorFlow variables that a forward pass changes, those that Keras does not track included."""
@@ -232,13 +232,13 @@ class Keras:
         from its own rows. Variables of more than 2**20 elements are taken for constant tables: averaging one in each
         step would cost more than the step.
         """
-        found = {}
+        by_id = {}
         for layer in self.layers(model):
-            own = keras_internals.own_non_trainable_variables(layer, legacy=self.legacy)
-            for variable in self.variables_of(own) if layer.trainable else ():
+            of_layer = keras_internals.own_non_trainable_variables(layer, legacy=self.legacy)
+            for variable in self.variables_of(of_layer) if layer.trainable else ():
                 if variable.dtype.is_floating and variable.shape.num_elements() <= _LARGEST_STATISTIC:
-                    found[id(variable)] = variable
-        return list(found.values())
+                    by_id[id(variable)] = variable
+        return list(by_id.values())
 
     def layers(self, model: Any) -> list[Any]:
         """Return the model and every layer inside it, nested ones included."""
@@ -275,12 +275,12 @@ class Keras:
 
     def own_steps(self, model: Any) -> tuple[str, ...]:
         """Return those of `train_step` and `test_step` that the model's class overrides."""
-        found = []
+        names = []
         for name in ("train_step", "test_step"):
             defined_by = next(cls for cls in type(model).__mro__ if name in vars(cls))
             if not issubclass(self.module.Model, defined_by):
-                found.append(name)
-        return tuple(found)
+                names.append(name)
+        return tuple(names)
 
     def fold_replica_into_seeds(self) -> None:
         """Give each replica its own dropout masks.

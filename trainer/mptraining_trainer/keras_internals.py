@@ -160,8 +160,8 @@ def losses_of_outputs(model: Any, *, legacy: bool) -> list[tuple[str, Any]]:
         # Keras names each of several losses by its output; unnamed outputs are in their order.
         named = [(entry.name, entry.loss) for entry in container._flat_losses or () if entry.loss is not None]
         names = list(getattr(model, "output_names", None) or ())
-    places = names if len(names) == len(named) else [f"output_{place}" for place in range(len(named))]
-    return [(name or place, loss) for (name, loss), place in zip(named, places, strict=True) if loss is not None]
+    places = names if len(names) == len(named) else [f"output_{number}" for number in range(len(named))]
+    return [(name or output, loss) for (name, loss), output in zip(named, places, strict=True) if loss is not None]
 
 
 def loss_arguments(loss: Any) -> Mapping[str, Any]:
@@ -335,13 +335,13 @@ def _wrap_tf_keras(current_part: CurrentPart, correct: Correct) -> None:
     compute_weighted_loss.of_keras = reduce  # type: ignore[attr-defined]
     module.compute_weighted_loss, module.apply_valid_mask = compute_weighted_loss, apply_valid_mask
     module.scale_loss_for_distribution = _unless(current_part, module.scale_loss_for_distribution)
-    own = losses.Loss._get_reduction
+    original = losses.Loss._get_reduction
 
     def _get_reduction(loss: Any) -> Any:
         # tf_keras rejects the default reduction outside of `compile`, since it cannot know the user's mean.
         if current_part() is not None and loss.reduction in ("auto", "sum_over_batch_size"):
             return "sum_over_batch_size"
-        return own(loss)
+        return original(loss)
 
     losses.Loss._get_reduction = _get_reduction
     _wrap_reported_losses(current_part)

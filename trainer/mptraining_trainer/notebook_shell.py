@@ -94,9 +94,9 @@ def _run(command: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def _expanded(text: str, variables: Mapping[str, Any]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        return str(variables[name]) if name in variables else found[0]
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        return str(variables[name]) if name in variables else match[0]
 
     return _VARIABLE.sub(value, text)
 
@@ -140,7 +140,7 @@ def source_location(file: str, line: int) -> str:
     except (OSError, UnicodeDecodeError):
         lines = []
     for above, text in enumerate(reversed(lines)):
-        found = _CELL.fullmatch(text)
-        if found:
-            return f"{found[1]}, line {above}" if above else found[1]
+        match = _CELL.fullmatch(text)
+        if match:
+            return f"{match[1]}, line {above}" if above else match[1]
     return f"{file}:{line}"

@@ -37,7 +37,7 @@ from mptraining_trainer.worker import Worker
 if TYPE_CHECKING:
     from mptraining_trainer.report.progress_reporter import Reporter
 
-# How long a run that failed waits for its last files.
+# Seconds that a failed run waits for its last files.
 _DRAIN_SECONDS = 30.0
 
 
@@ -212,7 +212,7 @@ def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, m
     job = worker.job
     speed = trained.step_seconds
     precision_state = trained.precision_state
-    figures = trained.input.figures if trained.input else None
+    figures = trained.input_meter.figures if trained.input_meter else None
     examples = (job.global_batch_size or 0) * (job.training.gradient_accumulation_steps if job.training else 1)
     result = run_folder.Result(
         name=job.name,
@@ -231,7 +231,7 @@ def _publish_result(worker: Worker, trained: TrainingResult, outcome: Outcome, m
         step_seconds=speed,
         examples_per_second=examples / speed if speed and examples else None,
         input_bound_percent=trained.input_bound_percent,
-        input_bytes=figures.bytes if figures else None,
+        input_bytes=figures.received if figures else None,
         input_requests=figures.requests if figures else None,
         input_retries=figures.retries if figures else None,
         first_record_seconds=_first_record_seconds(trained),
@@ -261,5 +261,5 @@ def _policy(trained: TrainingResult | None) -> str | None:
 
 
 def _first_record_seconds(trained: TrainingResult | None) -> float | None:
-    seconds = trained.input.first_record_seconds if trained and trained.input else None
+    seconds = trained.input_meter.first_record_seconds if trained and trained.input_meter else None
     return None if seconds is None else round(seconds, 3)

@@ -230,7 +230,7 @@ def finish(session: Session, start: Start, fit_loop: FitLoop, metrics: dict[str,
         gradient_norm=fit_loop.gradient_norm,
         precision_state=fit_loop.precision_state,
         input_bound_percent=fit_loop.speed.steady.bound_percent,
-        input=context.datasets.meter,
+        input_meter=context.datasets.meter,
         skipped_records=len(fit_loop.skipped_records.records),
         message=hooks.end_message(first_step=start.step, last_step=fit_loop.last_step),
         best=hooks.best_to_export,
@@ -245,8 +245,8 @@ def _warn_about_batch_size(state: CheckpointState, built: BuildResult, notice: C
         return
     per_epoch = built.context.batching.steps_per_pass
     written = scaling_suggestion(type(built.optimizer).__name__, before, now, steps_per_epoch=per_epoch)
-    said = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
-    notice("BatchSizeChanged", f"{said}; {written}", level="Warning")
+    text = f"an update sees {now} examples, {before} before this attempt, and the learning rate stays as written"
+    notice("BatchSizeChanged", f"{text}; {written}", level="Warning")
 
 
 def _rollback(session: Session, incident: NonFinite, available: Sequence[str], spent_seconds: float) -> Rollback:

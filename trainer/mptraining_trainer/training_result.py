@@ -26,7 +26,7 @@ class TrainingResult:
     loss_scale: float | None = None
     gradient_norm: float | None = None
     input_bound_percent: float | None = None
-    input: InputMeter | None = None
+    input_meter: InputMeter | None = None
     # Of a script: the policy of its last model's layers.
     policy: str | None = None
     # The step whose weights were exported in place of the last ones; None for the last.

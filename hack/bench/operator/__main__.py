@@ -62,10 +62,10 @@ def _many() -> None:
         _publish_times("to_child", percent, MANY, measured, PEER_RAISED, 1.0)
         _publish_times("to_pods", percent, MANY, measured, PEER_RAISED, 1.0)
         _publish_times("to_pods", percent, MANY, measured, BY_HAND, 1.25)
-    _publish_absolute("created_to_child_p99_seconds", MANY, [percentile(one.to_child, 99) for one in ours], "s", 10)
-    spent = [1000 * one.whole_cpu_seconds / one.jobs for one in ours]
+    _publish_absolute("created_to_child_p99_seconds", MANY, [percentile(mass.to_child, 99) for mass in ours], "s", 10)
+    spent = [1000 * mass.whole_cpu_seconds / mass.jobs for mass in ours]
     _publish_absolute("cpu_ms_per_job", MANY, spent, "ms", 8)
-    _publish_absolute("resident_mib", MANY, [one.resident for one in ours], "MiB", 200)
+    _publish_absolute("resident_mib", MANY, [mass.resident for mass in ours], "MiB", 200)
 
 
 def _calls() -> None:
@@ -81,24 +81,22 @@ def _calls() -> None:
 
 def _interleaved(contenders: Sequence[Contender], jobs: int) -> dict[str, list[Mass]]:
     """Run A B C A B C …, so that another process on the machine disturbs all contenders alike."""
-    measured: dict[str, list[Mass]] = {each.name: [] for each in contenders}
+    measured: dict[str, list[Mass]] = {contender.name: [] for contender in contenders}
     for number in range(ROUNDS):
         for contender in contenders:
-            one = measure(contender, jobs)
-            measured[contender.name].append(one)
-            progress(f"  {jobs} jobs, round {number + 1}, {contender.name}: {_text(one)}")
+            mass = measure(contender, jobs)
+            measured[contender.name].append(mass)
+            progress(f"  {jobs} jobs, round {number + 1}, {contender.name}: {_text(mass)}")
     return measured
 
 
-def _text(one: Mass) -> str:
-    child, pods = ([percentile(values, percent) for percent in (50, 99)] for values in (one.to_child, one.to_pods))
+def _text(mass: Mass) -> str:
+    child, pods = ([percentile(values, percent) for percent in (50, 99)] for values in (mass.to_child, mass.to_pods))
     return (
         f"child {child[0]:.2f} / {child[1]:.2f} s, all pods {pods[0]:.2f} / {pods[1]:.2f} s (p50 / p99), "
-        f"{one.calls_per_job:.1f} calls a job, {one.resident:.0f} MiB, "
-        f"{1000 * one.cpu_seconds / one.jobs:.1f} CPU ms a job until all pods, "
-        f"{1000 * one.whole_cpu_seconds / one.jobs:.1f} until its work was done ("
-        + ", ".join(f"{name} {1000 * seconds / one.jobs:.1f}" for name, seconds in one.servers.items())
-        + ")"
+        f"{mass.calls_per_job:.1f} calls a job, {mass.resident:.0f} MiB, "
+        f"{1000 * mass.cpu_seconds / mass.jobs:.1f} CPU ms a job until all pods, "
+        f"{1000 * mass.whole_cpu_seconds / mass.jobs:.1f} until its work was done"
     )
 
 
@@ -106,8 +104,7 @@ def _publish_times(
     what: str, percent: int, jobs: int, measured: dict[str, list[Mass]], against: Contender, most: float
 ) -> None:
     ours, theirs = (
-        [percentile(one.to_child if what == "to_child" else one.to_pods, percent) for one in measured[name]]
-        for name in (OURS.name, against.name)
+        [percentile(getattr(mass, what), percent) for mass in measured[name]] for name in (OURS.name, against.name)
     )
     name = f"operator.created_{what}_p{percent}_seconds.{jobs}_jobs"
     publish(figure(name, ours, theirs, unit="s", against=against.name, most=most))

@@ -4,15 +4,16 @@ objects of one contender do not slow another.
 
 from __future__ import annotations
 
-import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from tests.testbed import ControlPlane, NotStarted, Options, Server
+from tests.testbed.kubernetes.access import wait_until
 from tests.testbed.kubernetes.rest import Object
 from tests.testbed.nodes.kwok import start_kwok
 
@@ -65,23 +66,16 @@ def wait_for(
     """Wait for a condition. Raises TimeoutError; NotStarted as soon as the server `of` has ended. `every` is coarse:
     each request costs the API server time, and times are read from its log.
     """
-    deadline = time.monotonic() + seconds
-    while not condition():
+
+    def holds() -> bool:
         if of is not None and of.exit_code is not None:
             raise NotStarted(f"{of.name} ended with {of.exit_code} before {what}\n{of.last_lines()}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not after {seconds:g} s: {what}")
-        time.sleep(every)
+        return condition()
+
+    wait_until(holds, what, seconds=seconds, every=every)
 
 
 def cpu_seconds(server: Server) -> float:
     """Return the process's CPU time since its start, in user and kernel mode."""
-    fields = Path(f"/proc/{server.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mib(server: Server) -> float:
-    """Return the process's resident memory in MiB."""
-    status = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii")
-    kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(kib) / 1024
+    times = psutil.Process(server.pid).cpu_times()
+    return float(times.user + times.system)

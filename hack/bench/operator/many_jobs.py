@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+import psutil
+
 from hack.bench.operator import peer
-from hack.bench.operator.fleet import NAMESPACE, WORKERS, cpu_seconds, create, fleet, number_of, resident_mib, wait_for
+from hack.bench.operator.fleet import NAMESPACE, WORKERS, cpu_seconds, create, fleet, number_of, wait_for
 from hack.bench.operator.own_operator import USER as OWN_USER
 from hack.bench.operator.own_operator import by_hand, own_job, remember, running_own_operator
 from tests.testbed import ControlPlane, Request, Server
 from tests.testbed.kubernetes.rest import Object
 
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_SECONDS = 300
 _BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 
@@ -69,7 +72,7 @@ BY_HAND = Contender(
 class Mass:
     """One round. Seconds for each job; `calls` a job by (verb, resource), without events and leases; memory in MiB
     when all pods were there, and CPU seconds until then and until all of its work was done, of the contender's process
-    and 0 for none; `servers` are the CPU seconds of each of the cluster's servers until the work was done.
+    and 0 for none.
     """
 
     to_child: list[float]
@@ -79,27 +82,26 @@ class Mass:
     resident: float
     cpu_seconds: float
     whole_cpu_seconds: float
-    servers: dict[str, float]
 
     @property
     def calls_per_job(self) -> float:
         return sum(self.calls.values()) / self.jobs
 
 
-def measure(contender: Contender, jobs: int, *, seconds: float = 300) -> Mass:
+def measure(contender: Contender, jobs: int) -> Mass:
     """Start a cluster and the contender, create `jobs` jobs, and wait until all their pods exist."""
     with fleet() as control_plane:
         if contender.start is None:
-            return _round(contender, control_plane, None, jobs, seconds)
+            return _round(contender, control_plane, None, jobs)
         with contender.start(control_plane) as server:
             warm_up(contender, control_plane, server)
             if contender is OURS:
                 (first,) = control_plane.rest.get(_BATCH)["items"]
                 remember(first)
-            return _round(contender, control_plane, server, jobs, seconds)
+            return _round(contender, control_plane, server, jobs)
 
 
-def calls_of_a_life(contender: Contender, jobs: int, *, seconds: float = 300) -> dict[str, float]:
+def calls_of_a_life(contender: Contender, jobs: int) -> dict[str, float]:
     """Return the contender's API calls for one job on average, from creation to Succeeded."""
     assert contender.start is not None
     with fleet(complete=True) as control_plane, contender.start(control_plane) as server:
@@ -107,7 +109,7 @@ def calls_of_a_life(contender: Contender, jobs: int, *, seconds: float = 300) ->
         done = len(control_plane.requests())
         create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
         wait_for(
-            lambda: succeeded(contender, control_plane) > jobs, f"{jobs} jobs succeeded", of=server, seconds=seconds
+            lambda: succeeded(contender, control_plane) > jobs, f"{jobs} jobs succeeded", of=server, seconds=_SECONDS
         )
         # A second for calls after the end: a last status, a clean-up.
         wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=30, every=1)
@@ -150,25 +152,23 @@ def calls(contender: Contender, requests: Iterable[Request]) -> Counter[str]:
     )
 
 
-_SERVERS = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler")
 # A leader's lock and reviews of tokens grow with time and pods' reports, not with jobs.
 _BESIDES = ("events", "leases", "tokenreviews", "")
 
 
-def _round(contender: Contender, control_plane: ControlPlane, server: Server | None, jobs: int, seconds: float) -> Mass:
+def _round(contender: Contender, control_plane: ControlPlane, server: Server | None, jobs: int) -> Mass:
     done, before = len(control_plane.requests()), number_of(control_plane, _PODS)
     computed = cpu_seconds(server) if server else 0.0
-    by_servers = {name: cpu_seconds(control_plane.process(name)) for name in _SERVERS}
     create(control_plane, contender.path, [contender.job(name) for name in names(jobs)])
     expected = before + jobs * WORKERS
-    wait_for(lambda: number_of(control_plane, _PODS) >= expected, f"{expected} pods", of=server, seconds=seconds)
+    wait_for(lambda: number_of(control_plane, _PODS) >= expected, f"{expected} pods", of=server, seconds=_SECONDS)
     until_pods = cpu_seconds(server) if server else 0.0
-    resident = resident_mib(server) if server else 0.0
+    resident = psutil.Process(server.pid).memory_info().rss / 2**20 if server else 0.0
     if server is not None:
         # Statuses, and what else the contender does after the pods exist.
-        wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=seconds, every=3)
+        wait_for(quiet(contender, control_plane), "no more calls", of=server, seconds=_SECONDS, every=3)
     requests = control_plane.requests()[done:]
-    created = {each.name: each.ended for each in made(requests, contender.resource) if "-" not in each.name}
+    created = {request.name: request.ended for request in made(requests, contender.resource) if "-" not in request.name}
     children = arrivals(requests, contender.child)
     pods = arrivals(requests, "pods")
     assert len(created) == jobs
@@ -180,7 +180,6 @@ def _round(contender: Contender, control_plane: ControlPlane, server: Server | N
         resident=resident,
         cpu_seconds=until_pods - computed,
         whole_cpu_seconds=cpu_seconds(server) - computed if server else 0.0,
-        servers={name: cpu_seconds(control_plane.process(name)) - before for name, before in by_servers.items()},
     )
 
 
@@ -195,10 +194,10 @@ def made(requests: Iterable[Request], resource: str) -> Iterable[Request]:
 
 def arrivals(requests: Iterable[Request], resource: str) -> dict[str, list[float]]:
     """Return when the children of each job were created."""
-    found: dict[str, list[float]] = {}
-    for each in made(requests, resource):
-        found.setdefault(each.name.split("-")[0], []).append(each.ended)
-    return found
+    times: dict[str, list[float]] = {}
+    for request in made(requests, resource):
+        times.setdefault(request.name.split("-")[0], []).append(request.ended)
+    return times
 
 
 def quiet(contender: Contender, control_plane: ControlPlane) -> Callable[[], bool]:

@@ -19,7 +19,7 @@ from tests.testbed.processes import free_ports
 SYSTEM = "mptraining-system"
 ACCOUNT = "operator"
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
-_EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 
 
 def own_job(name: str, workers: int) -> Object:
@@ -52,7 +52,7 @@ def by_hand(name: str, workers: int) -> Object:
 def running_own_operator(control_plane: ControlPlane) -> Iterator[Server]:
     """Start the operator; it may still wait for its lease."""
     control_plane.namespace(SYSTEM)
-    token = control_plane.service_account(SYSTEM, ACCOUNT, rules=_EVERYTHING, cluster_wide=True)
+    token = control_plane.service_account(SYSTEM, ACCOUNT, rules=EVERYTHING, cluster_wide=True)
     kubeconfig = control_plane.kubeconfig("operator", token, namespace=SYSTEM)
     health, progress = free_ports(2)
     settings = control_plane.folder / "operator.yaml"

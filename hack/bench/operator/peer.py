@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hack.bench.operator.own_operator import EVERYTHING
 from tests.testbed import ControlPlane, Server, binary
 from tests.testbed.binaries import FOLDER, PEER
 from tests.testbed.kubernetes.access import wait_until
@@ -25,7 +26,6 @@ USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 RAISED = ("--kube-api-qps", "2000", "--kube-api-burst", "4000", "--controller-threads", "8")
 
 _SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/training-operator-webhook-cert"
-_EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 # The peer has this folder as a constant, whatever the temporary directory is.
 _SERVED = Path("/tmp/k8s-webhook-server/serving-certs")
 # The peer creates it at its first start, which takes seconds; kept for the next ones.
@@ -50,7 +50,7 @@ def running(control_plane: ControlPlane, flags: Sequence[str] = ()) -> Iterator[
     for path in sorted(CRDS.glob("kubeflow.org_*.yaml")):
         control_plane.apply_crd(path)
     control_plane.namespace(SYSTEM)
-    token = control_plane.service_account(SYSTEM, ACCOUNT, rules=_EVERYTHING, cluster_wide=True)
+    token = control_plane.service_account(SYSTEM, ACCOUNT, rules=EVERYTHING, cluster_wide=True)
     kubeconfig = control_plane.kubeconfig("peer", token)
     rest = control_plane.rest
     secret: Object = {"metadata": {"name": "training-operator-webhook-cert"}, "data": _certificate}

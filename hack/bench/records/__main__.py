@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from hack.bench.figures import figure, progress, publish
 from hack.bench.records import decoding
 from hack.bench.records.child import OWN
-from hack.bench.records.data import Size
 from hack.bench.records.measure import SHAPE, Bench, Outcome, print_progress, running
 
 _TUNED = "reads-16"
@@ -28,9 +27,8 @@ class Group:
 
     Without a `stream_rate`, in bytes a second, the goals hold for the speed a core as well.
 
-    `buffer` is the share of the records in TensorFlow's shuffle buffer, None for the stored order: our window where
-    they are `mixed` already, as `mptj records convert` stores them, else the smallest one that mixes records which are
-    sorted by class as well as our order. `memory` is the most of the other reader's memory that ours may take.
+    `buffer` is the share of the records in TensorFlow's shuffle buffer, as many as in our window; None for the stored
+    order. `memory` is the most of the other reader's memory that ours may take.
     """
 
     data: str
@@ -39,24 +37,18 @@ class Group:
     where: str = "bucket"
     stream_rate: float = SHAPE.stream_rate
     buffer: float | None = None
-    mixed: bool = True
     memory: float = 0.3
 
 
 GROUPS = {
     "uncapped": Group("shards", {_TUNED: 1, "gcsfs": 1}, stream_rate=0),
     "shards": Group("shards", {_TUNED: 1.2, "gcsfs": 1}),
-    "small": Group("many", {_TUNED: 1.2}, batch=256),
     "shuffled": Group("shards", {_TUNED: 1.2}, buffer=1 / 12),
     "shuffled-many": Group("many", {_TUNED: 2}, batch=256, buffer=1 / 20),
-    "unmixed": Group("shards", {_TUNED: 1.2}, buffer=1 / 2, mixed=False),
-    "unmixed-many": Group("many", {_TUNED: 2}, batch=256, buffer=5 / 8, mixed=False),
-    "local": Group("shards", {"plain": 1}, where="disk", memory=1),
     "local-small": Group("many", {"plain": 1}, batch=256, where="disk", memory=1),
     "local-shuffled": Group("shards", {_TUNED: 1}, where="disk", buffer=1 / 12, memory=1),
     "local-shuffled-many": Group("many", {_TUNED: 1}, batch=256, where="disk", buffer=1 / 20, memory=1),
 }
-FULL = Size(files=16, shards=768, many=1280)
 
 
 def main() -> None:
@@ -67,7 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are removed
     began = time.monotonic()
-    with running(FULL) as bench:
+    with running() as bench:
         progress(f"{time.monotonic() - began:.0f} s to make the data and start the servers")
         for name in arguments.only:
             if name in decoding.GROUPS:
@@ -86,39 +78,25 @@ def _measure(bench: Bench, name: str, group: Group, rounds: int) -> None:
             shuffle = None
             if group.buffer is not None:
                 shuffle = 0 if reader == OWN else max(1, int(group.buffer * data.count))
-            outcomes.append(
-                bench.read(reader, data, where=group.where, batch=group.batch, shuffle=shuffle, mixed=group.mixed)
-            )
+            outcomes.append(bench.read(reader, data, where=group.where, batch=group.batch, shuffle=shuffle))
             print_progress(f"{name}, {reader}", outcomes)
     for reader, least in group.goals.items():
         ours, theirs = read[OWN], read[reader]
-        _publish(name, "mb_per_second", [[run.speed for run in runs] for runs in (ours, theirs)], reader, least=least)
+        speeds = ([run.speed for run in runs] for runs in (ours, theirs))
+        publish(figure(f"records.{name}.mb_per_second", *speeds, unit="MB/s", against=reader, least=least))
         if not group.stream_rate:
-            a_core = [[1e3 / run.cpu_per_gb for run in runs] for runs in (ours, theirs)]
-            _publish(name, "mb_per_second_a_core", a_core, reader, least=least)
+            a_core = ([1e3 / run.cpu_per_gb for run in runs] for runs in (ours, theirs))
+            publish(figure(f"records.{name}.mb_per_second_a_core", *a_core, unit="MB/s", against=reader, least=least))
     # The first one is what a user has without tuning, or the best tuned one.
     reader = next(iter(group.goals))
     ours, theirs = read[OWN], read[reader]
-    for what, most, of_run in (
-        ("first_batch_seconds", 0.2 if group.where == "bucket" else 1, lambda run: run.measured.first_batch),
-        ("peak_mb", group.memory, lambda run: run.measured.peak / 1e6),
-        ("cpu_seconds_per_gb", 1, lambda run: run.cpu_per_gb),
+    for what, unit, most, of_run in (
+        ("first_batch_seconds", "s", 0.2 if group.where == "bucket" else 1, lambda run: run.measured.first_batch),
+        ("peak_mb", "MB", group.memory, lambda run: run.measured.peak / 1e6),
+        ("cpu_seconds_per_gb", "s", 1, lambda run: run.cpu_per_gb),
     ):
-        _publish(name, what, [list(map(of_run, runs)) for runs in (ours, theirs)], reader, most=most)
-
-
-def _publish(
-    group: str,
-    what: str,
-    values: list[list[float]],
-    against: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-) -> None:
-    ours, theirs = values
-    unit = {"mb_per_second": "MB/s", "mb_per_second_a_core": "MB/s", "peak_mb": "MB"}.get(what, "s")
-    publish(figure(f"records.{group}.{what}", ours, theirs, unit=unit, against=against, least=least, most=most))
+        values = (list(map(of_run, runs)) for runs in (ours, theirs))
+        publish(figure(f"records.{name}.{what}", *values, unit=unit, against=reader, most=most))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.bench.records import own_reader
 from hack.bench.records.data import digest_of
-from hack.bench.records.peers import PEERS, shuffled
+from hack.bench.records.peers import PEERS
+from mptraining_records.index import dataset_index
+from mptraining_records.reading.order import training_order
+from mptraining_records.reading.prefetch import RecordStream
+from mptraining_records.reading.reader import RecordReader
+from mptraining_trainer.data.batching import SINGLE_WORKER, Span, windows
 
 OWN = "own"
 
@@ -23,14 +27,13 @@ class Task:
     """The task of a reader: one epoch.
 
     `shuffle` is the buffer of TensorFlow's `shuffle` in records, or our window, 0 for the default; None is the stored
-    order. Our reader knows that the records are `mixed`.
+    order.
     """
 
     reader: str
     patterns: list[str]
     batch: int
     shuffle: int | None = None
-    mixed: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,25 @@ def read_once(task: Task) -> Measured:
 
 def _read(task: Task) -> Iterator[Sequence[bytes]]:
     if task.reader == OWN:
-        return own_reader.records(task.patterns, batch=task.batch, shuffle=task.shuffle, mixed=task.mixed)
-    peer = PEERS[task.reader]
-    if task.shuffle is None:
-        return peer.read(task.patterns, task.batch)
-    assert peer.reads
-    return shuffled(task.patterns, task.batch, reads=peer.reads, buffer=task.shuffle)
+        return _own(task)
+    return PEERS[task.reader].read(task.patterns, task.batch, task.shuffle)
+
+
+def _own(task: Task) -> Iterator[list[bytes]]:
+    """Read by this project's reader, which knows that the records are mixed, as `mptj records convert` stores them."""
+    reader = RecordReader(dataset_index.build(task.patterns))
+    count = reader.dataset.count
+    order = training_order(
+        count,
+        reader.dataset.mean_record_bytes,
+        seed=7,
+        shuffle="None" if task.shuffle is None else "Windowed",
+        buffer_size=task.shuffle or None,
+        mixed=True,
+    )
+    stream = RecordStream(reader, windows(order, [Span(0, 0, count, count)], SINGLE_WORKER))
+    while taken := stream.take(task.batch):
+        yield [record for record in taken if record is not None]
 
 
 def cpu_seconds() -> float:
@@ -103,6 +119,6 @@ def reset_peak() -> None:
 
 
 def memory(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024

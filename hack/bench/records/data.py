@@ -18,19 +18,7 @@ from mptraining_records.tfrecord import example, framing
 
 BUCKET = "bench"
 _MB = 1_000_000
-
-
-@dataclass(frozen=True)
-class Size:
-    """In MB of 10^6 bytes, in `files`; `record` and `small_record` are mean lengths in bytes."""
-
-    files: int
-    shards: int
-    many: int
-    record: int = 100_000
-    small_record: int = 4_000
-    images: int = 2_000
-    photos: int = 1_000
+_FILES = 16
 
 
 @dataclass(frozen=True)
@@ -38,7 +26,6 @@ class Data:
     """One set of records: `size` is bytes of all payloads, `digest` is that of `digest_of`."""
 
     name: str
-    files: int
     count: int
     size: int
     digest: int
@@ -54,13 +41,13 @@ def digest_of(records: Sequence[bytes]) -> int:
     return int(sum(map(google_crc32c.value, records))) % 2**61
 
 
-def make(root: Path, size: Size) -> dict[str, Data]:
+def make(root: Path) -> dict[str, Data]:
     """Write all sets below `root`/bench; the same ones every time."""
     return {
-        "shards": _write(root, "shards", list(_records(1, size.shards * _MB, size.record)), size.files),
-        "many": _write(root, "many", list(_records(4, size.many * _MB, size.small_record)), size.files),
-        "images": _write(root, "images", list(_images(5, size.images, (500, 400))), size.files),
-        "photos": _write(root, "photos", list(_images(6, size.photos, (1000, 800))), size.files),
+        "shards": _write(root, "shards", list(_records(1, 768 * _MB, 100_000))),
+        "many": _write(root, "many", list(_records(4, 1280 * _MB, 4_000))),
+        "images": _write(root, "images", list(_images(5, 2_000, (500, 400)))),
+        "photos": _write(root, "photos", list(_images(6, 1_000, (1000, 800)))),
     }
 
 
@@ -90,12 +77,12 @@ def _images(seed: int, count: int, size: tuple[int, int]) -> Iterator[bytes]:
         yield example.encode({"image": content.getvalue(), "label": number})
 
 
-def _write(root: Path, name: str, records: Sequence[bytes], files: int) -> Data:
-    """Write the records to `files` of about the same number, in order."""
+def _write(root: Path, name: str, records: Sequence[bytes]) -> Data:
+    """Write the records to files of about the same number, in order."""
     folder = root / BUCKET / name
     folder.mkdir(parents=True)
-    for number in range(files):
-        part = records[len(records) * number // files : len(records) * (number + 1) // files]
+    for number in range(_FILES):
+        part = records[len(records) * number // _FILES : len(records) * (number + 1) // _FILES]
         content = b"".join(map(framing.encode, part))
-        (folder / f"part-{number:05}-of-{files:05}.tfrecord").write_bytes(content)
-    return Data(name, files, len(records), sum(map(len, records)), digest_of(records), folder)
+        (folder / f"part-{number:05}-of-{_FILES:05}.tfrecord").write_bytes(content)
+    return Data(name, len(records), sum(map(len, records)), digest_of(records), folder)

@@ -22,19 +22,16 @@ BY_HAND = {"antialias": True, "without-antialias": False}
 
 @dataclass(frozen=True)
 class Group:
-    """Images of one data set. `goals`: the least speed of our pipeline over each one by hand."""
+    """Images of one data set, in local files. `goals`: the least speed of our pipeline over each one by hand."""
 
     data: str
-    where: str
     goals: dict[str, float]
 
 
 # Images of 500 x 400 are decoded at their own size, photos of 1000 x 800 at half of it.
 GROUPS = {
-    "decode": Group("images", "bucket", {"antialias": 1.3}),
-    "decode-local": Group("images", "disk", {"antialias": 1.3, "without-antialias": 1}),
-    "decode-reduced": Group("photos", "bucket", {"without-antialias": 1}),
-    "decode-reduced-local": Group("photos", "disk", {"antialias": 1.3, "without-antialias": 1}),
+    "decode-local": Group("images", {"antialias": 1.3, "without-antialias": 1}),
+    "decode-reduced-local": Group("photos", {"antialias": 1.3, "without-antialias": 1}),
 }
 
 
@@ -54,8 +51,7 @@ def measure(bench: Bench, name: str, rounds: int) -> None:
     decoded: dict[str, list[Decoded]] = {reader: [] for reader in (OWN, *group.goals)}
     for number in range(rounds):
         for reader, runs in decoded.items():
-            # Those by hand read as TensorFlow's best tuned reader of the other groups.
-            task = Task(OWN if reader == OWN else "reads-16", data.patterns(group.where), BATCH)
+            task = Task(reader, data.patterns("disk"), BATCH)
             run = bench.run(partial(decode_once, antialias=BY_HAND.get(reader)), task)
             if run.labels != sum(range(data.count)):
                 raise RuntimeError(f"{reader} did not decode each of {data.count} images of {data.name} once")
@@ -128,7 +124,5 @@ def _by_hand(task: Task, antialias: bool) -> Iterator[tuple[Any, Any]]:
         return tf.image.resize(image, SIZE, antialias=antialias), parsed["label"]
 
     files = sorted(file for pattern in task.patterns for file in tf.io.gfile.glob(pattern))
-    # Several files at a time hide the network; the order of the records is then another one.
-    remote = files[0].startswith("gs://")
-    records = tf.data.TFRecordDataset(files, num_parallel_reads=16 if remote else None)
+    records = tf.data.TFRecordDataset(files)
     yield from records.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(task.batch).prefetch(tf.data.AUTOTUNE)

@@ -14,10 +14,10 @@ from typing import TypeVar
 from unittest import mock
 
 from hack.bench.figures import progress
-from hack.bench.records import own_reader
 from hack.bench.records.child import Measured, Task, read_once
-from hack.bench.records.data import Data, Size, make
+from hack.bench.records.data import Data, make
 from hack.bench.records.peers import PEERS
+from mptraining_records.index import dataset_index
 from tests.testbed.gcs.faults import Shape
 from tests.testbed.gcs.object_server import ObjectServer
 from tests.testbed.gcs.proxy import Counters, StorageProxy
@@ -54,7 +54,7 @@ class Bench:
         proxy.set(Shape(latency=0, stream_rate=0))
         with mock.patch.dict(os.environ, STORAGE_EMULATOR_HOST=proxy.http):
             for records in data.values():
-                own_reader.publish_index(records.patterns("bucket"))
+                dataset_index.publish(records.patterns("bucket"))
         proxy.set(SHAPE)
 
     def run(self, function: Callable[[Task], Result], task: Task) -> Result:
@@ -65,18 +65,9 @@ class Bench:
         with environment, ProcessPoolExecutor(1, mp_context=spawn) as process:
             return process.submit(function, task).result(_SECONDS)
 
-    def read(
-        self,
-        reader: str,
-        data: Data,
-        *,
-        where: str = "bucket",
-        batch: int = 32,
-        shuffle: int | None = None,
-        mixed: bool = True,
-    ) -> Outcome:
+    def read(self, reader: str, data: Data, *, where: str, batch: int, shuffle: int | None) -> Outcome:
         """Read a whole epoch and check that every record appears once."""
-        measured = self.run(read_once, Task(reader, data.patterns(where), batch, shuffle=shuffle, mixed=mixed))
+        measured = self.run(read_once, Task(reader, data.patterns(where), batch, shuffle))
         outcome = Outcome(measured, self.proxy.counters())
         if (measured.records, measured.digest) != (data.count, data.digest):
             raise RuntimeError(f"{reader} read {measured.records} records of {data.name}, not these {data.count}")
@@ -95,11 +86,11 @@ class Bench:
 
 
 @contextmanager
-def running(size: Size) -> Iterator[Bench]:
+def running() -> Iterator[Bench]:
     """Write the data and start the servers."""
     with tempfile.TemporaryDirectory(prefix="bench-records-") as name:
         root = Path(name)
-        data = make(root / "data", size)
+        data = make(root / "data")
         with (
             ObjectServer(root / "data", folder=root / "logs") as server,
             StorageProxy(server.address, SHAPE, keep_objects=True, folder=root / "proxy") as proxy,
@@ -109,10 +100,9 @@ def running(size: Size) -> Iterator[Bench]:
 
 def print_progress(name: str, outcomes: Sequence[Outcome]) -> None:
     """Print one line of progress for the newest of a reader's outcomes."""
-    one = outcomes[-1]
-    measured = one.measured
+    measured, seen = outcomes[-1].measured, outcomes[-1].seen
     progress(
-        f"  {name}, round {len(outcomes)}: {one.speed:.1f} MB/s, first batch {measured.first_batch:.2f} s, "
-        f"{measured.peak / 1e6:.0f} MB at most, {one.cpu_per_gb:.2f} CPU s a GB, {one.seen.media_requests} GETs, "
-        f"{one.seen.connections} connections"
+        f"  {name}, round {len(outcomes)}: {outcomes[-1].speed:.1f} MB/s, first batch {measured.first_batch:.2f} s, "
+        f"{measured.peak / 1e6:.0f} MB at most, {outcomes[-1].cpu_per_gb:.2f} CPU s a GB, {seen.media_requests} GETs, "
+        f"{seen.connections} connections"
     )

@@ -6,6 +6,7 @@ nor as memory.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import itertools
@@ -24,15 +25,14 @@ _BLOCK = 8 << 20
 
 @dataclass(frozen=True)
 class Peer:
-    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning, `reads` the number
-    of files that it reads at once.
+    """`by_tensorflow`: it uses TensorFlow's gs:// file system. `environment` is its manual tuning. `read` takes
+    patterns, the size of a batch, and that of a shuffle buffer or None.
     """
 
-    read: Callable[[Sequence[str], int], Batches]
+    read: Callable[[Sequence[str], int, int | None], Batches]
     imports: tuple[str, ...] = ("tensorflow",)
     by_tensorflow: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
-    reads: int = 0
 
     def prepare(self) -> None:
         """Import all modules that reading needs."""
@@ -40,64 +40,39 @@ class Peer:
             importlib.import_module(name)
 
 
-def _plain(patterns: Sequence[str], batch: int) -> Batches:
+def _tensorflow(patterns: Sequence[str], batch: int, buffer: int | None, *, reads: int | None = None) -> Batches:
     import tensorflow as tf
 
-    yield from _batches(tf.data.TFRecordDataset(_files(patterns)), batch)
+    files = sorted(itertools.chain.from_iterable(map(tf.io.gfile.glob, patterns)))
+    records = tf.data.TFRecordDataset(files, num_parallel_reads=reads)
+    if buffer is not None:
+        records = records.shuffle(buffer, seed=1)
+    yield from records.batch(batch).prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
 
 
-def _reads(number: int) -> Callable[[Sequence[str], int], Batches]:
-    def read(patterns: Sequence[str], batch: int) -> Batches:
-        import tensorflow as tf
-
-        yield from _batches(tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=number), batch)
-
-    return read
-
-
-def shuffled(patterns: Sequence[str], batch: int, *, reads: int, buffer: int) -> Batches:
-    """Read `reads` files at once, and shuffle by a buffer of so many records."""
-    import tensorflow as tf
-
-    records = tf.data.TFRecordDataset(_files(patterns), num_parallel_reads=reads)
-    yield from _batches(records.shuffle(buffer, seed=1), batch)
-
-
-def _files(patterns: Sequence[str]) -> list[str]:
-    import tensorflow as tf
-
-    return sorted(itertools.chain.from_iterable(map(tf.io.gfile.glob, patterns)))
-
-
-def _batches(dataset: Any, batch: int) -> Batches:
-    import tensorflow as tf
-
-    yield from dataset.batch(batch).prefetch(tf.data.AUTOTUNE).as_numpy_iterator()
-
-
-def _gcsfs(patterns: Sequence[str], batch: int) -> Batches:
+def _gcsfs(patterns: Sequence[str], batch: int, _: int | None) -> Batches:
     """Read with a thread for each of eight files."""
     import gcsfs
 
     system = gcsfs.GCSFileSystem(token="anon", endpoint_url=os.environ["STORAGE_EMULATOR_HOST"])
     paths = sorted(itertools.chain.from_iterable(map(system.glob, patterns)))
-    found: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(32)
+    groups: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(32)
 
     def follow(path: str) -> None:
         try:
             with system.open(path, "rb", block_size=_BLOCK) as file:
                 for group in _grouped(_framed(io.BufferedReader(file, _BLOCK)), batch):
-                    found.put(group)
+                    groups.put(group)
         except BaseException as error:  # noqa: BLE001  handed to who reads
-            found.put(error)
-        found.put(None)
+            groups.put(error)
+        groups.put(None)
 
     with ThreadPoolExecutor(8) as pool:
         for path in paths:
             pool.submit(follow, path)
         left = len(paths)
         while left:
-            group = found.get()
+            group = groups.get()
             if isinstance(group, BaseException):
                 raise group
             if group is None:
@@ -126,7 +101,7 @@ _BLOCKS = {"GCS_READ_CACHE_BLOCK_SIZE_MB": "8"}
 # Otherwise it would request the kind of the bucket by gRPC, which no emulator supports.
 _GCSFS = {"DEFAULT_GCSFS_CONCURRENCY": "16", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 PEERS = {
-    "plain": Peer(_plain),
-    "reads-16": Peer(_reads(16), environment=_BLOCKS, reads=16),
+    "plain": Peer(_tensorflow),
+    "reads-16": Peer(functools.partial(_tensorflow, reads=16), environment=_BLOCKS),
     "gcsfs": Peer(_gcsfs, ("gcsfs", "google_crc32c"), by_tensorflow=False, environment=_GCSFS),
 }

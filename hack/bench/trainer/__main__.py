@@ -15,8 +15,8 @@ from hack.bench.trainer import first_step, speed
 
 ROUNDS = 7
 # Seconds of one round of one contender.
-SECONDS = {"mlp": 0.3, "resnet": 0.6, "wide-mlp": 2.0, "wide-resnet": 2.0}
-FIGURES = ("mlp", "mlp-replicas", "resnet", "resnet-replicas", "first-step", "wide-mlp", "wide-resnet")
+SECONDS = {"mlp": 0.3, "resnet": 0.6, "wide-mlp": 2.0}
+FIGURES = ("mlp", "mlp-replicas", "resnet", "resnet-replicas", "first-step", "wide-mlp")
 
 
 def main() -> None:
@@ -30,9 +30,8 @@ def main() -> None:
 def _figures(name: str) -> None:
     if name == "first-step":
         publish(first_step.measure(rounds=ROUNDS))
-    elif name.startswith("wide-"):
-        wide: speed.WideTask = "wide-mlp" if name == "wide-mlp" else "wide-resnet"
-        publish(speed.measure_policies(wide, rounds=ROUNDS, seconds=SECONDS[wide]))
+    elif name == "wide-mlp":
+        publish(speed.measure_policies(rounds=ROUNDS, seconds=SECONDS[name]))
     else:
         task: speed.TaskName = "mlp" if name.startswith("mlp") else "resnet"
         replicas = 2 if name.endswith("-replicas") else 1

@@ -22,8 +22,6 @@ from mptraining_trainer.step.steps_per_execution import StepsPerExecution
 from mptraining_trainer.step.train_loop import Loop, StepPlan, make_iterator
 
 Kind = Literal["loop", "fit", "bare"]
-# trainer: the strategy that the trainer creates for a job of so many devices.
-StrategyName = Literal["trainer", "default", "mirrored"]
 # With several steps per execution `fit` requires whole executions.
 MULTIPLE = 32
 
@@ -36,7 +34,6 @@ class Setting:
     task: tasks.TaskName
     keras: Literal["Keras3", "Legacy"] = "Keras3"
     replicas: int = 1
-    strategy: StrategyName = "default"
     fused: int | None = None
     # `fit` alone: Keras 3 compiles a step with XLA by default.
     jit: bool | None = None
@@ -51,7 +48,7 @@ class Contender(Protocol):
 
 def make(setting: Setting) -> Contender:
     """Return the contender with its model and data; nothing is compiled yet."""
-    strategy = make_strategy(setting.strategy, setting.replicas)
+    strategy = make_strategy(setting.kind, setting.replicas)
     keras = load(setting.keras)
     keras.set_seed(7)
     keras.set_policy(setting.policy)
@@ -60,14 +57,13 @@ def make(setting: Setting) -> Contender:
     return contender
 
 
-def make_strategy(name: StrategyName, replicas: int) -> Any:
-    if replicas > 1 and name != "trainer":
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
-    if name == "trainer":
+def make_strategy(kind: Kind, replicas: int) -> Any:
+    if kind == "loop":
         return trainers_strategy(replicas)
-    if name == "default":
+    if replicas == 1:
         return tf.distribute.get_strategy()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
@@ -188,14 +184,14 @@ class BareContender:
         @tf.function  # type: ignore[untyped-decorator]
         def execute(iterator: Any, steps: Any) -> Any:
             for _ in tf.range(steps):
-                if setting.strategy == "default":
+                if setting.replicas == 1:
                     step(*next(iterator))
                 else:
                     strategy.run(step, args=next(iterator))
             return tf.stack([mean.result(), accuracy.result()])
 
         self._execute = execute
-        if setting.strategy == "default":
+        if setting.replicas == 1:
             self._iterator = iter(tasks.dataset(task, task.batch))
         else:
             self._iterator = iter(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,14 +39,11 @@ def measure(*, rounds: int) -> Figure:
         for number in range(rounds + 1):
             ours.append(_with_mptj(job, folder / f"run-{number}"))
             theirs.append(_with_plain_script(pattern))
-            progress(f"  round {number} of {rounds}: mptj run {ours[-1][-1]:.2f} s, plain {theirs[-1][-1]:.2f} s")
-    ours, theirs = ours[1:], theirs[1:]
-    _breakdown("mptj run", ("Started (imports, data, model, preflight)", "first step"), ours)
-    _breakdown("plain script", ("TensorFlow imported", "first step"), theirs)
+            progress(f"  round {number} of {rounds}: mptj run {ours[-1]:.2f} s, plain {theirs[-1]:.2f} s")
     return figure(
         "trainer.seconds_to_first_step",
-        [point[-1] for point in ours],
-        [point[-1] for point in theirs],
+        ours[1:],
+        theirs[1:],
         unit="s",
         against="plain Keras script",
         most=_MOST,
@@ -63,22 +59,18 @@ def _records(folder: Path) -> str:
     return str(folder / "records" / "train-*.tfrecord")
 
 
-def _with_mptj(job: Path, output: Path) -> tuple[float, ...]:
-    """Return the seconds until the worker reports Started and the Progress of its first step."""
+def _with_mptj(job: Path, output: Path) -> float:
+    """Return the seconds until the worker reports the Progress of its first step."""
     began = time.time()
     _run([sys.executable, "-m", "mptraining", "run", str(job), "--run-folder", str(output)])
     lines = [line for file in (output / "events").iterdir() for line in file.read_text().splitlines()]
-    events = [json.loads(line) for line in lines]
-    started, first_step = (
-        next(event["time"] for event in events if event["kind"] == kind) for kind in ("Started", "Progress")
-    )
-    return tuple(moment - began for moment in (started, first_step))
+    return float(next(event["time"] for event in map(json.loads, lines) if event["kind"] == "Progress")) - began
 
 
-def _with_plain_script(pattern: str) -> tuple[float, ...]:
+def _with_plain_script(pattern: str) -> float:
     began = time.time()
     printed = _run([sys.executable, str(ROOT / "hack" / "bench" / "trainer" / "plain_script.py"), pattern])
-    return tuple(float(moment) - began for moment in printed.split()[-2:])
+    return float(printed.split()[-1]) - began
 
 
 def _run(command: Sequence[str]) -> str:
@@ -87,10 +79,3 @@ def _run(command: Sequence[str]) -> str:
         progress(done.stdout[-2000:] + done.stderr[-2000:])
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
     return done.stdout
-
-
-def _breakdown(what: str, points: Sequence[str], moments: Sequence[Sequence[float]]) -> None:
-    medians = [statistics.median(column) for column in zip(*moments, strict=True)]
-    spans = [after - before for before, after in zip([0.0, *medians], medians, strict=False)]
-    parts = ", ".join(f"{span:.2f} s to {point}" for span, point in zip(spans, points, strict=True))
-    progress(f"  {what}: {parts}")

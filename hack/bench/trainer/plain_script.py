@@ -1,7 +1,7 @@
 """A user's script without this project: `plain_script.py GLOB` trains the same network on the same TFRecords with
 `fit`.
 
-Prints when TensorFlow was imported and when the first batch was trained, in seconds since 1970, and ends there.
+Prints when the first batch was trained, in seconds since 1970, and ends there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ def parse(record: Any) -> tuple[Any, Any]:
 
 
 def main(pattern: str) -> None:
-    moments = {"imported": time.time()}
     keras = tf.keras
     dataset = tf.data.TFRecordDataset(tf.io.gfile.glob(pattern))
     dataset = dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).shuffle(10_000).repeat()
@@ -47,11 +46,10 @@ def main(pattern: str) -> None:
 
     class FirstBatch(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-            moments.setdefault("first_step", time.time())
+            print(time.time(), flush=True)
             self.model.stop_training = True
 
     model.fit(dataset, steps_per_epoch=1, verbose=0, callbacks=[FirstBatch()])
-    print(f"{moments['imported']} {moments['first_step']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ from hack.bench.trainer.rounds import Measured, interleaved
 from mptraining_trainer.host import native_bfloat16
 
 TaskName = Literal["mlp", "resnet"]
-WideTask = Literal["wide-mlp", "wide-resnet"]
 
 FUSED = 32
 # This loop may cost as much over the tf.function that an expert writes.
 _OVER_BARE = 0.95
 _FUSED_WIDE = 8
-# For processors that compute in bfloat16.
-_LEAST = {"wide-mlp": 1.5, "wide-resnet": 1.2}
+# For a processor that computes in bfloat16.
+_LEAST = 1.5
 
 
 def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
@@ -30,22 +29,22 @@ def contenders(task: TaskName, replicas: int) -> dict[str, dict[str, Any]]:
     configured not to compile.
     """
     several = replicas > 1
-    common = {"task": task, "replicas": replicas, "strategy": "mirrored" if several else "default"}
+    common = {"task": task, "replicas": replicas}
     fit = {"kind": "fit", **common}
-    found: dict[str, dict[str, Any]] = {
-        "loop": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED},
+    settings: dict[str, dict[str, Any]] = {
+        "loop": {"kind": "loop", **common, "fused": FUSED},
         "bare tf.function": {"kind": "bare", **common, "fused": FUSED},
-        "loop, auto": {"kind": "loop", **common, "strategy": "trainer"},
+        "loop, auto": {"kind": "loop", **common},
         # On the other generation of Keras: its layers are other graphs, also under plain Keras.
-        "loop, tf_keras": {"kind": "loop", **common, "strategy": "trainer", "fused": FUSED, "keras": "Legacy"},
+        "loop, tf_keras": {"kind": "loop", **common, "fused": FUSED, "keras": "Legacy"},
         "fit": {**fit, "jit": False if several else None},
         "tf_keras fit": {**fit, "keras": "Legacy"},
         f"tf_keras fit x{FUSED}": {**fit, "keras": "Legacy", "fused": FUSED},
     }
     if not several:
-        found[f"fit x{FUSED}"] = {**fit, "fused": FUSED}
-        found[f"fit x{FUSED}, no XLA"] = {**fit, "fused": FUSED, "jit": False}
-    return found
+        settings[f"fit x{FUSED}"] = {**fit, "fused": FUSED}
+        settings[f"fit x{FUSED}, no XLA"] = {**fit, "fused": FUSED, "jit": False}
+    return settings
 
 
 def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> list[Figure]:
@@ -55,8 +54,8 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> li
     progress(f"{task}, {replicas} replica(s): steps per second")
     measured = interleaved(contenders(task, replicas), rounds=rounds, seconds=seconds)
     _table(measured)
-    speeds = {name: [each.speed for each in all_rounds] for name, all_rounds in measured.items()}
-    cpu = {name: [each.cpu_per_step for each in all_rounds] for name, all_rounds in measured.items()}
+    speeds = {name: [run.speed for run in runs] for name, runs in measured.items()}
+    cpu = {name: [run.cpu_per_step for run in runs] for name, runs in measured.items()}
 
     def best(generation: str) -> str:
         """Return the fastest `fit` among those whose name has this prefix."""
@@ -89,30 +88,30 @@ def measure(task: TaskName, replicas: int, *, rounds: int, seconds: float) -> li
 
 def _table(measured: Mapping[str, list[Measured]]) -> None:
     for name, rounds in measured.items():
-        speeds = [each.speed for each in rounds]
-        microseconds = statistics.median(each.cpu_per_step for each in rounds) * 1e6
+        speeds = [run.speed for run in rounds]
+        microseconds = statistics.median(run.cpu_per_step for run in rounds) * 1e6
         progress(
             f"  {name:22} {statistics.median(speeds):9.1f} steps/s ({min(speeds):.1f} - {max(speeds):.1f}), "
             f"{microseconds:.0f} us of CPU a step"
         )
 
 
-def measure_policies(task: WideTask, *, rounds: int, seconds: float) -> Figure:
+def measure_policies(*, rounds: int, seconds: float) -> Figure:
     """Measure steps per second of this CPU's best policy over those of the other one.
 
     Without bfloat16 in hardware float32 must be the faster one: `precision: Measure` must select it.
     """
-    progress(f"{task}: float32 against mixed_bfloat16")
-    common: dict[str, Any] = {"kind": "loop", "task": task, "strategy": "trainer", "fused": _FUSED_WIDE}
+    progress("wide-mlp: float32 against mixed_bfloat16")
+    common: dict[str, Any] = {"kind": "loop", "task": "wide-mlp", "fused": _FUSED_WIDE}
     policies = ("float32", "mixed_bfloat16")
     measured = interleaved({name: common | {"policy": name} for name in policies}, rounds=rounds, seconds=seconds)
     ours, theirs = reversed(policies) if native_bfloat16() else policies
     return figure(
-        f"trainer.{task}.{ours}.steps_per_second",
-        [each.speed for each in measured[ours]],
-        [each.speed for each in measured[theirs]],
+        f"trainer.wide-mlp.{ours}.steps_per_second",
+        [run.speed for run in measured[ours]],
+        [run.speed for run in measured[theirs]],
         unit="steps/s",
         against=theirs,
-        least=_LEAST[task] if native_bfloat16() else 1.0,
-        cpu=([1 / each.cpu_per_step for each in measured[ours]], [1 / each.cpu_per_step for each in measured[theirs]]),
+        least=_LEAST if native_bfloat16() else 1.0,
+        cpu=([1 / run.cpu_per_step for run in measured[ours]], [1 / run.cpu_per_step for run in measured[theirs]]),
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-TaskName = Literal["mlp", "resnet", "wide-mlp", "wide-resnet"]
+TaskName = Literal["mlp", "resnet", "wide-mlp"]
 
 CLASSES = 10
 
@@ -34,7 +34,6 @@ TASKS: dict[TaskName, Task] = {
     "resnet": Task("resnet", (32, 32, 3), 32, 2048, (8, 16, 32)),
     # Enough arithmetic that the precision matters.
     "wide-mlp": Task("wide-mlp", (1024,), 256, 2048, (1024, 1024, 1024)),
-    "wide-resnet": Task("wide-resnet", (32, 32, 3), 32, 512, (64, 128, 256)),
 }
 
 

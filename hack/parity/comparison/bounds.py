@@ -153,7 +153,7 @@ _NUMBERS_OF_THEIR_OWN: tuple[tuple[_Applies, str], ...] = (
 
 def bound(program: Program, variant: Variant) -> Bound:
     """Return the first row of the table that applies."""
-    limit = next(found for applies, found in _TABLE if applies(program, variant))
+    limit = next(row for applies, row in _TABLE if applies(program, variant))
     for applies, because in _NUMBERS_OF_THEIR_OWN:
         if applies(program, variant):
             return replace(limit, metrics=None, because=because)

@@ -47,20 +47,7 @@ _SKIPPED = (
 def compare(program: Program, variant: Variant, reference: Numbers, ours: Numbers) -> Compared:
     """Return the verdict on `ours`, which may be refused or failed; `reference` is the result of plain Keras."""
     limit = bound(program, variant)
-    weights = _weights_apart(reference.weights, ours.weights)
-    metrics, worst = _metrics_apart(reference.epochs, ours.epochs)
-    verdict, what = _without_numbers(program, limit, reference, ours)
-    if verdict is None:
-        what = _what(limit, weights, metrics, worst)
-        verdict = "different" if what else "equal"
-        return Compared(variant.name, verdict, what, _plain(weights), _plain(metrics), ours.seconds)
-    return Compared(variant.name, verdict, what, seconds=ours.seconds)
-
-
-def _without_numbers(program: Program, limit: Bound, reference: Numbers, ours: Numbers) -> tuple[Verdict | None, str]:
-    """Return a verdict that needs no numbers, and its reason; None if the numbers decide."""
-    verdict: Verdict | None = None
-    what = ""
+    verdict: Verdict
     if reference.failed is not None:
         verdict, what = "no program", reference.failed
     elif not all(math.isfinite(epoch.get("loss", 0.0)) for epoch in reference.epochs):
@@ -75,14 +62,20 @@ def _without_numbers(program: Program, limit: Bound, reference: Numbers, ours: N
         verdict, what = "not compared", _SKIPPED
     elif limit.weights is None:
         verdict, what = "not compared", limit.because
-    return verdict, what
+    else:
+        weights = _weights_apart(reference.weights, ours.weights)
+        metrics, worst = _metrics_apart(reference.epochs, ours.epochs)
+        what = _what(limit, weights, metrics, worst)
+        verdict = "different" if what else "equal"
+        return Compared(variant.name, verdict, what, _plain(weights), _plain(metrics), ours.seconds)
+    return Compared(variant.name, verdict, what, seconds=ours.seconds)
 
 
-def apart(one: Numbers, other: Numbers) -> tuple[float, float]:
+def apart(first: Numbers, second: Numbers) -> tuple[float, float]:
     """Return the difference between two trainings of the same program: weights, metrics; infinite for
     different shapes.
     """
-    weights, (metrics, _) = _weights_apart(one.weights, other.weights), _metrics_apart(one.epochs, other.epochs)
+    weights, (metrics, _) = _weights_apart(first.weights, second.weights), _metrics_apart(first.epochs, second.epochs)
     return (weights if isinstance(weights, float) else math.inf, metrics if isinstance(metrics, float) else math.inf)
 
 
@@ -97,18 +90,18 @@ def _weights_apart(reference: tuple[Any, ...], ours: tuple[Any, ...]) -> float |
     if len(reference) != len(ours):
         return f"{len(ours)} weights, {len(reference)} in Keras"
     apart = 0.0
-    for number, (one, other) in enumerate(zip(reference, ours, strict=True)):
-        one, other = np.asarray(one), np.asarray(other)  # noqa: PLW2901
-        if one.shape != other.shape:
-            return f"weight {number} has the shape {other.shape}, {one.shape} in Keras"
-        if one.size == 0:
+    for number, pair in enumerate(zip(reference, ours, strict=True)):
+        keras, here = map(np.asarray, pair)
+        if keras.shape != here.shape:
+            return f"weight {number} has the shape {here.shape}, {keras.shape} in Keras"
+        if keras.size == 0:
             continue
-        if one.dtype.kind not in "fV" or not np.isfinite(one.astype(np.float64)).all():
-            apart = max(apart, 0.0 if np.array_equal(one, other) else math.inf)
+        if keras.dtype.kind not in "fV" or not np.isfinite(keras.astype(np.float64)).all():
+            apart = max(apart, 0.0 if np.array_equal(keras, here) else math.inf)
             continue
-        one, other = one.astype(np.float64), other.astype(np.float64)  # noqa: PLW2901
-        found = np.abs(one - other).max() / max(1.0, np.abs(one).max())
-        apart = max(apart, float(found) if math.isfinite(found) else math.inf)
+        keras, here = keras.astype(np.float64), here.astype(np.float64)
+        share = np.abs(keras - here).max() / max(1.0, np.abs(keras).max())
+        apart = max(apart, float(share) if math.isfinite(share) else math.inf)
     return apart
 
 
@@ -120,38 +113,38 @@ def _metrics_apart(
         return f"{len(ours)} epochs are reported, {len(reference)} by Keras", ""
     names = {name for epoch in reference for name in epoch}
     apart, worst = 0.0, ""
-    for number, (one, other) in enumerate(zip(reference, ours, strict=True), start=1):
-        if missing := sorted(name for name in set(one) - set(other) - _RATES if math.isfinite(one[name])):
-            return f"epoch {number} reports no {', '.join(missing)}; reported: {', '.join(sorted(other))}", ""
+    for number, (keras, here) in enumerate(zip(reference, ours, strict=True), start=1):
+        if missing := sorted(name for name in set(keras) - set(here) - _RATES if math.isfinite(keras[name])):
+            return f"epoch {number} reports no {', '.join(missing)}; reported: {', '.join(sorted(here))}", ""
         # The loss that a step minimizes is reported here even if tf_keras reports none.
-        if more := sorted(set(other) - names - _RATES - {"loss", "val_loss"}):
-            return f"epoch {number} reports {', '.join(more)}; Keras: {', '.join(sorted(one))}", ""
-        for name, value in one.items():
+        if more := sorted(set(here) - names - _RATES - {"loss", "val_loss"}):
+            return f"epoch {number} reports {', '.join(more)}; Keras: {', '.join(sorted(keras))}", ""
+        for name, value in keras.items():
             if name in _RATES:
                 continue
             if not math.isfinite(value):
-                if math.isfinite(other.get(name, value)):
-                    apart, worst = math.inf, f"{name} of epoch {number}: {other[name]:.7g}, {value} in Keras"
+                if math.isfinite(here.get(name, value)):
+                    apart, worst = math.inf, f"{name} of epoch {number}: {here[name]:.7g}, {value} in Keras"
                 continue
-            found = abs(value - other[name]) / max(1.0, abs(value))
-            if found > apart or not math.isfinite(found):
-                apart, worst = found, f"{name} of epoch {number}: {other[name]:.7g}, {value:.7g} in Keras"
+            share = abs(value - here[name]) / max(1.0, abs(value))
+            if share > apart or not math.isfinite(share):
+                apart, worst = share, f"{name} of epoch {number}: {here[name]:.7g}, {value:.7g} in Keras"
     return apart, worst
 
 
 def _what(limit: Bound, weights: float | str, metrics: float | str, worst: str) -> str:
-    found = []
+    differences = []
     if isinstance(weights, str):
-        found.append(weights)
+        differences.append(weights)
     elif limit.weights is not None and not weights <= limit.weights:
-        found.append(f"weights differ by {weights:.2g}, more than {limit.weights:g}")
+        differences.append(f"weights differ by {weights:.2g}, more than {limit.weights:g}")
     if limit.metrics is None:
-        return "; ".join(found)
+        return "; ".join(differences)
     if isinstance(metrics, str):
-        found.append(metrics)
+        differences.append(metrics)
     elif not metrics <= limit.metrics:
-        found.append(f"{worst}, more than {limit.metrics:g} apart")
-    return "; ".join(found)
+        differences.append(f"{worst}, more than {limit.metrics:g} apart")
+    return "; ".join(differences)
 
 
 def _plain(apart: float | str) -> float | None:

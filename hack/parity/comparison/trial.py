@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hack.parity.comparison.bounds import NOISE, ONE, TWO, Variant
@@ -16,15 +15,6 @@ from hack.parity.training import plain_fit, trainer_run
 from hack.parity.training.environment import Numbers, arrays_of, module_of
 
 
-@dataclass(frozen=True)
-class Tried:
-    """The result of a program in each variant; `reference` is the result of plain `fit`."""
-
-    compared: tuple[Compared, ...]
-    reference: Numbers
-    seconds: float
-
-
 def variants(program: Program) -> tuple[Variant, ...]:
     """Return the variants that this process trains; two workers are separate processes."""
     # tf_keras itself refuses stateful RNNs on several replicas.
@@ -32,9 +22,11 @@ def variants(program: Program) -> tuple[Variant, ...]:
     return (ONE,) if alone else (ONE, TWO)
 
 
-def attempt(program: Program, folder: Path) -> Tried:
-    """Train and compare it; `folder` keeps records and the program's module. Call `trainer_run.prepare` before."""
-    began = time.monotonic()
+def attempt(program: Program, folder: Path) -> tuple[list[Compared], Numbers]:
+    """Train and compare it in each variant; return also the result of plain `fit`.
+
+    `folder` keeps records and the program's module. Call `trainer_run.prepare` before.
+    """
     with module_of(program, folder / "programs") as module, _inside(folder / "scratch"):
         arrays, validation = arrays_of(program, module)
 
@@ -42,10 +34,10 @@ def attempt(program: Program, folder: Path) -> Tried:
             return plain_fit.train(program, module, arrays, validation, nudged=nudged)
 
         reference = plain()
-        compared = []
+        verdicts = []
         for variant in variants(program):
             if reference.failed is not None:
-                compared.append(compare(program, variant, reference, Numbers()))
+                verdicts.append(compare(program, variant, reference, Numbers()))
                 break
 
             def trained(variant: Variant = variant) -> Numbers:
@@ -53,18 +45,20 @@ def attempt(program: Program, folder: Path) -> Tried:
                     program, module, arrays, validation, records=folder / "records", replicas=variant.replicas
                 )
 
-            one = compare(program, variant, reference, trained())
-            if one.verdict == "different" and one.weights is not None and one.metrics is not None:
-                small = max(one.weights, one.metrics) < NOISE
-                one = (
-                    _without_graph_optimizer(one, plain, trained) if small else _unless_unstable(one, reference, plain)
-                )
-            compared.append(one)
-    return Tried(tuple(compared), reference, time.monotonic() - began)
+            compared = compare(program, variant, reference, trained())
+            if compared.verdict == "different" and compared.weights is not None and compared.metrics is not None:
+                if max(compared.weights, compared.metrics) < NOISE:
+                    compared = _without_graph_optimizer(compared, plain, trained)
+                else:
+                    compared = _unless_unstable(compared, reference, plain)
+            verdicts.append(compared)
+    return verdicts, reference
 
 
-def _without_graph_optimizer(one: Compared, plain: Callable[[], Numbers], trained: Callable[[], Numbers]) -> Compared:
-    """Return `one`, as equal if both trainings agree to the bit without TensorFlow's graph optimizer.
+def _without_graph_optimizer(
+    compared: Compared, plain: Callable[[], Numbers], trained: Callable[[], Numbers]
+) -> Compared:
+    """Return `compared`, as equal if both trainings agree to the bit without TensorFlow's graph optimizer.
 
     It fuses operations depending on their neighbours, and a job's graph has more operations around a step than `fit`'s.
     """
@@ -77,30 +71,28 @@ def _without_graph_optimizer(one: Compared, plain: Callable[[], Numbers], traine
     finally:
         tf.config.optimizer.set_experimental_options(before | {"disable_meta_optimizer": False})
     if weights > 0.0 or metrics > NOISE:
-        return one
-    return replace(one, verdict="equal", what=f"to the bit without TensorFlow's graph optimizer; with it {one.what}")
+        return compared
+    what = f"to the bit without TensorFlow's graph optimizer; with it {compared.what}"
+    return replace(compared, verdict="equal", what=what)
 
 
 # Rounding in every operation moves a training by about as much as a last digit of its first weights: not equally much.
 _UNSTABLE = 10
 
 
-def _unless_unstable(one: Compared, reference: Numbers, plain: Callable[..., Numbers]) -> Compared:
-    """Return `one`, as not compared if plain Keras itself changes as much by the last digit of its first weights.
+def _unless_unstable(compared: Compared, reference: Numbers, plain: Callable[..., Numbers]) -> Compared:
+    """Return `compared`, as not compared if plain Keras itself changes as much by the last digit of its first weights.
 
     The difference is then rounding that the program amplifies: an adaptive optimizer's step by a gradient of nearly
     zero, or a training that diverges.
     """
     moved = plain(nudged=True)
     weights, metrics = apart(reference, moved)
-    if (
-        moved.failed is not None
-        or (one.weights or 0.0) > _UNSTABLE * weights
-        or (one.metrics or 0.0) > _UNSTABLE * metrics
-    ):
-        return one
-    what = f"plain Keras moves by {weights:.2g} itself when the last digit of its first weights is another; {one.what}"
-    return replace(one, verdict="not compared", what=what)
+    differs = (compared.weights or 0.0) > _UNSTABLE * weights or (compared.metrics or 0.0) > _UNSTABLE * metrics
+    if moved.failed is not None or differs:
+        return compared
+    what = f"plain Keras moves by {weights:.2g} itself if the last digit of its first weights changes; {compared.what}"
+    return replace(compared, verdict="not compared", what=what)
 
 
 @contextmanager

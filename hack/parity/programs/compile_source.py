@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from hack.parity.programs.program import LABEL, SECOND, Program
 
-_RATES = {
-    "SGD": 0.05,
-    "Momentum": 0.05,
-    "Adagrad": 0.05,
-    "Adadelta": 0.5,
-    "Ftrl": 0.05,
-    "Lion": 0.001,
-    "Own": 0.05,
-    "Multi": 0.05,
-}
+_RATES = {**dict.fromkeys(("SGD", "Momentum", "Adagrad", "Ftrl", "Own", "Multi"), 0.05), "Adadelta": 0.5, "Lion": 0.001}
 
 
 def definitions(p: Program) -> str:
-    found = [text for name, text in _CALLBACK_CLASSES.items() if name in p.callbacks]
+    parts = [text for name, text in _CALLBACK_CLASSES.items() if name in p.callbacks]
     if p.optimizer == "Own":
-        found.append(_OPTIMIZER)
+        parts.append(_OPTIMIZER)
     if "own_nan" in (*p.metrics, *p.weighted_metrics):
-        found.append("def undefined(y_true, y_pred):\n    return 0.0 * tf.cast(y_pred[..., 0], tf.float32) / 0.0")
+        parts.append("def undefined(y_true, y_pred):\n    return 0.0 * tf.cast(y_pred[..., 0], tf.float32) / 0.0")
     if "own_metric" in (*p.metrics, *p.weighted_metrics):
-        found.append(_METRIC)
+        parts.append(_METRIC)
     # Keras 3 casts labels for a custom function, tf_keras only if they are floating.
     true = "tf.cast(y_true, y_pred.dtype)" if p.legacy and p.dtype != "float32" else "y_true"
     row = f"tf.reduce_mean(tf.square({true} - y_pred), axis=-1)"
@@ -32,9 +23,9 @@ def definitions(p: Program) -> str:
     elif p.loss == "categorical_crossentropy":
         row = "keras.losses.categorical_crossentropy(y_true, y_pred)"
     if p.loss_form == "function":
-        found.append(f"def own_loss(y_true, y_pred):\n    return {row}")
+        parts.append(f"def own_loss(y_true, y_pred):\n    return {row}")
     elif p.loss_form == "scalar_function":
-        found.append(f"def own_loss(y_true, y_pred):\n    return tf.reduce_mean({row})")
+        parts.append(f"def own_loss(y_true, y_pred):\n    return tf.reduce_mean({row})")
     elif p.loss_form.startswith("subclass"):
         arguments = ", **kwargs" if p.loss_form != "subclass_bare" else ""
         passed = "**kwargs" if arguments else ""
@@ -43,7 +34,7 @@ def definitions(p: Program) -> str:
             if p.loss_form == "subclass"
             else ""
         )
-        found.append(
+        parts.append(
             "class OwnLoss(keras.losses.Loss):\n"
             f"    def __init__(self, alpha=1.0{arguments}):\n"
             f"        super().__init__({passed})\n"
@@ -53,13 +44,13 @@ def definitions(p: Program) -> str:
             f"        return self.alpha * {_cast(row)}{config}"
         )
     if "own_function" in (*p.metrics, *p.weighted_metrics):
-        found.append(
+        parts.append(
             "def closeness(y_true, y_pred):\n"
             "    y_true, y_pred = tf.cast(y_true, tf.float32), tf.cast(y_pred, tf.float32)\n"
             "    rows = tf.reshape(y_pred, (tf.shape(y_pred)[0], -1))\n"
             "    return rows[:, 0] + tf.reduce_mean(tf.reshape(y_true, (tf.shape(y_true)[0], -1)), axis=1)"
         )
-    return "\n\n\n".join(found)
+    return "\n\n\n".join(parts)
 
 
 def _cast(row: str) -> str:
@@ -88,14 +79,14 @@ def _class_name(loss: str) -> str:
 
 
 def _metric(name: str) -> str:
-    own = {
+    custom = {
         "own_function": "closeness",
         "own_metric": "Distance(2.0)",
         "own_nan": "undefined",
         "mean_absolute_error": "keras.metrics.mean_absolute_error",
     }
-    if name in own:
-        return own[name]
+    if name in custom:
+        return custom[name]
     if name == "SparseTopKCategoricalAccuracy":
         return "keras.metrics.SparseTopKCategoricalAccuracy(k=2)"
     if name == "TopKCategoricalAccuracy":

@@ -64,12 +64,12 @@ def _head_layers(p: Program) -> list[str]:
     name = f', name="{LABEL}"' if p.outputs in ("named", "without_loss") else ""
     activation = ""
     if p.head != "logits":
-        found = {"binary": "sigmoid", "classes": "softmax", "onehot": "softmax", "tokens": "softmax"}.get(p.task)
+        function = {"binary": "sigmoid", "classes": "softmax", "onehot": "softmax", "tokens": "softmax"}.get(p.task)
         if p.loss in ("hinge", "squared_hinge"):
-            found = "tanh"
+            function = "tanh"
         if p.loss in ("poisson", "mean_squared_logarithmic_error"):
-            found = "softplus"
-        activation = f', activation="{found}"' if found else ""
+            function = "softplus"
+        activation = f', activation="{function}"' if function else ""
     if p.task == "image":
         return [f'keras.layers.Conv2D(1, 3, padding="same"{activation}{float32})']
     units = {"regression": 1, "binary": 1, "unlabelled": WIDTH}.get(p.task, CLASSES)
@@ -218,13 +218,13 @@ _MASK = """
 
 
 def classes(p: Program) -> str:
-    found = [f"{text}{_MASK}".strip() for name, text in _LAYERS.items() if name in p.extras]
-    found = [text.replace("SEEN_DTYPE", "float32" if p.legacy else "int64") for text in found]
+    parts = [f"{text}{_MASK}".strip() for name, text in _LAYERS.items() if name in p.extras]
+    parts = [text.replace("SEEN_DTYPE", "float32" if p.legacy else "int64") for text in parts]
     if "adapted" in p.extras and p.inputs in ("vector", "sequence"):
-        found.append('def adapted(layer):\n    layer.adapt(arrays(24, 3)["x"])\n    return layer')
+        parts.append('def adapted(layer):\n    layer.adapt(arrays(24, 3)["x"])\n    return layer')
     if _has_class(p):
-        found.append(_net(p))
-    return "\n\n\n".join(found)
+        parts.append(_net(p))
+    return "\n\n\n".join(parts)
 
 
 def _net(p: Program) -> str:
@@ -309,8 +309,8 @@ def test_step(self, data):
 """.strip()
 _COMPUTE_METRICS = """
 def compute_metrics(self, x, y, y_pred, sample_weight=None):
-    found = super().compute_metrics(x, y, y_pred, sample_weight)
-    return {**found, "constant": tf.constant(2.0)}
+    results = super().compute_metrics(x, y, y_pred, sample_weight)
+    return {**results, "constant": tf.constant(2.0)}
 """.strip()
 _TRAIN_STEP = """
 def train_step(self, data):

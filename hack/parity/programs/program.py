@@ -16,9 +16,7 @@ EXTRAS = (
     *["frozen_inside", "shared", "unused", "stateful", "adapted", "no_config", "float8"],
 )
 TASKS = ("regression", "vector", "binary", "classes", "onehot", "tokens", "image", "unlabelled")
-DTYPES = ("float32", "int64", "int32", "uint8", "bool")
 RANKS = ("B1", "B")
-HEADS = ("plain", "logits", "rank1")
 OUTPUTS = ("one", "list", "named", "dict", "without_loss")
 LOSS_FORMS = (
     *["string", "class", "keras_function", "function"],
@@ -33,12 +31,6 @@ OPTIMIZERS = (
 EMAS = ("none", "ema", "overwrite")
 CLIPPINGS = ("none", "clipnorm", "global_clipnorm", "clipvalue")
 SCHEDULES = ("none", "exponential", "piecewise", "cosine")
-CALLBACKS = (
-    *["observer", "lambda", "early_stopping", "reduce_rate", "scheduler"],
-    *["csv", "checkpoint", "terminate_on_nan", "own_stopper", "batch_rate"],
-)
-SAMPLE_WEIGHTS = ("none", "example", "token")
-VALIDATIONS = ("none", "each", "second")
 REMAINDERS = ("Drop", "PadAndMask")
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 STRATEGIES = ("Auto", "None")

@@ -24,22 +24,21 @@ def source(program: Program) -> str:
 
 
 def _head(p: Program) -> str:
-    said = f'"""Trained by plain Keras as it stands here. parity: {p.to_json()}"""'.replace("\\", "")
-    return (
-        f"{said}\n\nimport numpy as np\nimport tensorflow as tf\nimport {'tf_keras as keras' if p.legacy else 'keras'}"
-    )
+    docstring = f'"""Trained by plain Keras as it stands here. parity: {p.to_json()}"""'.replace("\\", "")
+    keras = "tf_keras as keras" if p.legacy else "keras"
+    return f"{docstring}\n\nimport numpy as np\nimport tensorflow as tf\nimport {keras}"
 
 
 # Data
 
 
 def _arrays(p: Program) -> str:
-    lines = ["random = np.random.default_rng(seed)", "found = {}"]
+    lines = ["random = np.random.default_rng(seed)", "data = {}"]
     if p.inputs == "vector":
-        lines += [f'found["x"] = x = random.normal(size=(rows, {WIDTH})).astype("float32")', "row = x"]
+        lines += [f'data["x"] = x = random.normal(size=(rows, {WIDTH})).astype("float32")', "row = x"]
     elif p.inputs == "image":
         lines += [
-            'found["x"] = x = random.integers(0, 256, size=(rows, 6, 6, 1)).astype("uint8")',
+            'data["x"] = x = random.integers(0, 256, size=(rows, 6, 6, 1)).astype("uint8")',
             "row = x.reshape(rows, -1)[:, :6] / 128.0 - 1.0",
         ]
     elif p.inputs in ("tokens", "tokens_lstm"):
@@ -47,35 +46,35 @@ def _arrays(p: Program) -> str:
             f"lengths = random.integers(1, {TOKENS} + 1, size=rows)",
             f"x = random.integers(1, 10, size=(rows, {TOKENS}))",
             f"x[np.arange({TOKENS})[None] >= lengths[:, None]] = 0",
-            'found["x"] = x.astype("int64")',
+            'data["x"] = x.astype("int64")',
             "row = (x - 4.5) / 4.5",
         ]
     elif p.inputs == "integers":
-        lines += [f'found["x"] = x = random.integers(0, 5, size=(rows, {WIDTH}))', "row = x / 2.0 - 1.0"]
+        lines += [f'data["x"] = x = random.integers(0, 5, size=(rows, {WIDTH}))', "row = x / 2.0 - 1.0"]
     elif p.inputs == "fixed":
-        lines += [f'found["x"] = x = random.normal(size=(rows, {TOKENS}, 4)).astype("float32")', "row = x.sum(axis=2)"]
+        lines += [f'data["x"] = x = random.normal(size=(rows, {TOKENS}, 4)).astype("float32")', "row = x.sum(axis=2)"]
     elif p.inputs == "sequence":
         lines += [
             f"lengths = random.integers(1, {TOKENS} + 1, size=rows)",
             f'x = random.normal(size=(rows, {TOKENS}, 4)).astype("float32")',
             f"x[np.arange({TOKENS})[None] >= lengths[:, None]] = 0.0",
-            'found["x"] = x',
+            'data["x"] = x',
             "row = x.sum(axis=2)",
         ]
     else:
         lines += [
-            'found["a"] = a = random.normal(size=(rows, 4)).astype("float32")',
-            'found["b"] = b = random.normal(size=(rows, 3)).astype("float32")',
+            'data["a"] = a = random.normal(size=(rows, 4)).astype("float32")',
+            'data["b"] = b = random.normal(size=(rows, 3)).astype("float32")',
             "row = np.concatenate([a, b], axis=1)",
         ]
-    lines += [f'found["{LABEL}"] = {_label(p)}'] if p.task != "unlabelled" else []
+    lines += [f'data["{LABEL}"] = {_label(p)}'] if p.task != "unlabelled" else []
     if p.second_task:
-        lines += [f'found["{SECOND}"] = row[:, 1:2].astype("float32") * 0.5 + 0.2']
+        lines += [f'data["{SECOND}"] = row[:, 1:2].astype("float32") * 0.5 + 0.2']
     if p.sample_weight == "example":
-        lines += [f'found["{WEIGHT}"] = random.uniform(0.2, 2.0, size=rows).astype("float32")']
+        lines += [f'data["{WEIGHT}"] = random.uniform(0.2, 2.0, size=rows).astype("float32")']
     elif p.sample_weight == "token":
-        lines += [f'found["{WEIGHT}"] = random.uniform(0.2, 2.0, size=(rows, {TOKENS})).astype("float32")']
-    lines += ["return found"]
+        lines += [f'data["{WEIGHT}"] = random.uniform(0.2, 2.0, size=(rows, {TOKENS})).astype("float32")']
+    lines += ["return data"]
     return "def arrays(rows, seed):\n" + indent("\n".join(lines), "    ")
 
 
@@ -109,21 +108,20 @@ def _rank(p: Program) -> str:
 
 
 def _split(p: Program) -> str:
-    inputs = {"several": '{"a": found["a"], "b": found["b"]}', "several_list": '[found["a"], found["b"]]'}.get(
-        p.inputs, 'found["x"]'
-    )
+    several = {"several": '{"a": data["a"], "b": data["b"]}', "several_list": '[data["a"], data["b"]]'}
+    inputs = several.get(p.inputs, 'data["x"]')
     if p.task == "unlabelled":
         labels = "None"
     elif p.outputs == "one":
-        labels = f'found["{LABEL}"]'
+        labels = f'data["{LABEL}"]'
     elif p.outputs == "without_loss":
-        labels = f'{{"{LABEL}": found["{LABEL}"]}}'
+        labels = f'{{"{LABEL}": data["{LABEL}"]}}'
     elif p.outputs == "list":
-        labels = f'[found["{LABEL}"], found["{SECOND}"]]'
+        labels = f'[data["{LABEL}"], data["{SECOND}"]]'
     else:
-        labels = f'{{"{LABEL}": found["{LABEL}"], "{SECOND}": found["{SECOND}"]}}'
-    weights = "" if p.sample_weight == "none" else f', found["{WEIGHT}"]'
-    return f"def split(found):\n    return {inputs}, {labels}{weights}"
+        labels = f'{{"{LABEL}": data["{LABEL}"], "{SECOND}": data["{SECOND}"]}}'
+    weights = "" if p.sample_weight == "none" else f', data["{WEIGHT}"]'
+    return f"def split(data):\n    return {inputs}, {labels}{weights}"
 
 
 _INITIAL = """

@@ -22,8 +22,8 @@ _APART, _COMPARED = 3, 30
 
 def drawn(count: int, number: int) -> list[Program]:
     """Return so many different programs; the same ones for the same seed `number`."""
-    found: dict[str, Program] = {}
-    while len(found) < count:
+    programs: dict[str, Program] = {}
+    while len(programs) < count:
 
         @seed(number)
         @settings(max_examples=2 * count, phases=[Phase.generate], derandomize=False, **_SETTINGS)
@@ -31,13 +31,13 @@ def drawn(count: int, number: int) -> list[Program]:
         def collect(program: Program) -> None:
             # Hypothesis also changes one choice of an example that it drew before: those programs would show the same
             # difference.
-            last = list(found.values())[-_COMPARED:]
-            if len(found) < count and all(_apart(program, other) >= _APART for other in last):
-                found.setdefault(program.key, program)
+            last = list(programs.values())[-_COMPARED:]
+            if len(programs) < count and all(_apart(program, other) >= _APART for other in last):
+                programs.setdefault(program.key, program)
 
         collect()
         number += 7919
-    return list(found.values())
+    return list(programs.values())
 
 
 def _apart(program: Program, other: Program) -> int:
@@ -106,14 +106,14 @@ def _labels(draw: st.DrawFn, task: str) -> dict[str, Any]:
         "tokens": ["int64", "int64", "int32"],
         "image": ["float32", "uint8"],
     }.get(task, ["float32"])
-    found: dict[str, Any] = {"dtype": draw(st.sampled_from(dtypes))}
+    choice: dict[str, Any] = {"dtype": draw(st.sampled_from(dtypes))}
     if task in ("regression", "binary", "classes"):
-        found["rank"] = draw(st.sampled_from(choices.RANKS))
+        choice["rank"] = draw(st.sampled_from(choices.RANKS))
     if task in ("binary", "classes", "onehot", "tokens"):
-        found["head"] = draw(st.sampled_from(["plain", "logits"]))
+        choice["head"] = draw(st.sampled_from(["plain", "logits"]))
     if task in ("regression", "binary") and draw(_one_in(6)):
-        found["head"] = "rank1"
-    return found
+        choice["head"] = "rank1"
+    return choice
 
 
 @st.composite
@@ -129,22 +129,22 @@ def _losses(draw: st.DrawFn, p: dict[str, Any]) -> dict[str, Any]:
         if form not in ("string", "class", "keras_function"):
             # Custom losses are the mean squared error or a crossentropy.
             loss = LOSSES[p["task"]][0]
-    found: dict[str, Any] = {"loss": loss, "loss_form": form}
+    choice: dict[str, Any] = {"loss": loss, "loss_form": form}
     if form in ("class", "subclass", "subclass_kwargs") and draw(_one_in(2)):
         legacy = p["generation"] == "Legacy"
         known = [name for name in choices.REDUCTIONS if not legacy or name in ("default", "sum_over_batch_size", "sum")]
-        found["reduction"] = draw(st.sampled_from(known))
-    return found
+        choice["reduction"] = draw(st.sampled_from(known))
+    return choice
 
 
 @st.composite
 def _weights(draw: st.DrawFn, task: str, outputs: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    choice: dict[str, Any] = {}
     if draw(_one_in(4)) and task != "unlabelled":
-        found["sample_weight"] = "token" if task == "tokens" and draw(_one_in(2)) else "example"
+        choice["sample_weight"] = "token" if task == "tokens" and draw(_one_in(2)) else "example"
     if outputs == "one" and task in ("binary", "classes", "onehot"):
-        found["class_weight"] = "sample_weight" not in found and draw(_one_in(5))
-    return found
+        choice["class_weight"] = "sample_weight" not in choice and draw(_one_in(5))
+    return choice
 
 
 @st.composite

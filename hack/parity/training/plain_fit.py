@@ -71,7 +71,7 @@ def _epochs(history: dict[str, list[Any]], numbers: list[int], *, validated_ever
     """Return the metrics of each epoch; validation's only in the epochs that were validated."""
     count = len(numbers)
     epochs: list[dict[str, float]] = [{} for _ in range(count)]
-    validated = [place for place, number in enumerate(numbers) if (number + 1) % validated_every == 0]
+    validated = [index for index, number in enumerate(numbers) if (number + 1) % validated_every == 0]
     for name, values in history.items():
         for number, value in zip(validated if name.startswith("val_") else range(count), values, strict=True):
             # A loss without reduction is a vector; a job reports its mean.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from hack.parity.programs.program import Program
-from hack.parity.training import child, worker
+from hack.parity.training import child
+from tests.testbed.processes import free_ports
 
 _spawn = multiprocessing.get_context("spawn")
 # A program that takes longer than this hangs. The first one of a process also imports TensorFlow.
@@ -74,30 +74,34 @@ def _begin(serve: Callable[..., None], generation: str, log: Path, *arguments: o
         serve(*arguments)
 
 
-class Child:
-    """Trains programs of one generation by plain `fit` and on one and two replicas, in a process that is replaced."""
+class _Replaced:
+    """Processes of one generation of Keras, which are replaced."""
 
     def __init__(self, generation: str, folder: Path) -> None:
         self._generation = generation
         self._folder = folder
-        self._process: _Answering | None = None
+        self._processes: list[_Answering] = []
         self._done = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        for process in self._processes:
+            process.close()
+        self._processes, self._done = [], 0
+
+
+class Child(_Replaced):
+    """Trains programs by plain `fit` and on one and two replicas, in one process."""
 
     def attempt(self, program: Program) -> dict[str, Any]:
         """Return the child's response; a process that dies or hangs is a difference of the program."""
-        if self._process is None:
-            self._process = _Answering(child.serve, self._generation, self._folder, f"{self._generation}.log")
-            self._done = 0
-        self._process.ask(program)
-        answer = self._process.answer()
+        if not self._processes:
+            log = f"{self._generation}.log"
+            self._processes = [_Answering(child.serve, self._generation, self._folder, log)]
+        self._processes[0].ask(program)
+        answer = self._processes[0].answer()
         self._done += 1
         if died := answer.get("died"):
             answer = _dead("1 replica", died)
@@ -106,47 +110,28 @@ class Child:
         return answer
 
 
-class Pair:
-    """Trains programs of one generation on two workers."""
-
-    def __init__(self, generation: str, folder: Path) -> None:
-        self._generation = generation
-        self._folder = folder
-        self._workers: list[_Answering] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._workers:
-            process.close()
-        self._workers = []
+class Pair(_Replaced):
+    """Trains programs on two workers."""
 
     def attempt(self, program: Program) -> dict[str, Any]:
         """Return worker 0's response; the pair is replaced when training failed, since one may wait for the other."""
-        if not self._workers:
-            hosts = [f"localhost:{port}" for port in _free_ports(2)]
+        if not self._processes:
+            hosts = [f"localhost:{port}" for port in free_ports(2)]
             logs = [f"{self._generation}-worker-{index}.log" for index in range(2)]
-            self._workers = [
-                _Answering(worker.serve, self._generation, self._folder, log, index, hosts)
+            self._processes = [
+                _Answering(child.serve_worker, self._generation, self._folder, log, index, hosts)
                 for index, log in enumerate(logs)
             ]
-        for process in self._workers:
+        for process in self._processes:
             process.ask(program)
-        answers = [process.answer() for process in self._workers]
+        answers = [process.answer() for process in self._processes]
         answer = answers[0]
         if died := answer.get("died"):
             answer = _dead("2 workers", died)
-        if any(one.get("died") or one.get("failed") or one.get("refused") for one in answers):
+        if any(response.get("died") or response.get("failed") or response.get("refused") for response in answers):
             self.__exit__()
         return answer
 
 
 def _dead(variant: str, died: str) -> dict[str, Any]:
     return {"compared": [{"variant": variant, "verdict": "different", "what": f"fails: {died}"}], "seconds": SECONDS}
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]

@@ -151,7 +151,7 @@ def train(
 ) -> Numbers:
     """Train it as a job; `identity` is this worker's if there are several, which share the folder `output`."""
     began = time.monotonic()
-    said: list[Any] = []
+    reported: list[Any] = []
     _published.clear()
     workers = len(identity.hosts) if identity else 1
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch, ExitStack() as ends:
@@ -160,12 +160,12 @@ def train(
             job = job_of(program, arrays, validation, records, folder, replicas=replicas, workers=workers)
             identity = identity or WorkerIdentity(index=0, hosts=("localhost:0",), attempt=1, incarnation="parity")
             telemetry = Telemetry(identity, None, stream=io.StringIO())
-            telemetry.listeners.append(said.append)
+            telemetry.listeners.append(reported.append)
             worker = Worker(job, identity, telemetry, Preemption(lambda: None), folder, 0.0, ends)
             # TensorFlow finds the other workers by TF_CONFIG, which the trainer sets.
             trainer_train.train(worker, os.environ if workers > 1 else {})
         except Exception as error:  # noqa: BLE001 - any program may fail in any way
-            started = any(isinstance(event, events.Started) for event in said)
+            started = any(isinstance(event, events.Started) for event in reported)
             text = f"{type(error).__name__}: {one_line(error)}"
             seconds = time.monotonic() - began
             if isinstance(error, Problem) and not started:
@@ -174,11 +174,11 @@ def train(
         finally:
             module.keras.mixed_precision.set_global_policy("float32")
             sys.stdout.flush()
-    begun = next(event for event in said if isinstance(event, events.Started))
+    begun = next(event for event in reported if isinstance(event, events.Started))
     if begun.replicas_in_sync != replicas * workers:
         return Numbers(failed=f"{begun.replicas_in_sync} replicas, expected {replicas * workers}")
     weights = tuple(_published[-1]) if _published else ()
-    reports = [event for event in said if isinstance(event, events.Progress)]
+    reports = [event for event in reported if isinstance(event, events.Progress)]
     by_epoch = {event.epoch: event.metrics for event in reports}
     skipped = any(event.skipped_steps for event in reports)
     return Numbers(weights, tuple(by_epoch[epoch] for epoch in sorted(by_epoch)), skipped, time.monotonic() - began)

@@ -117,7 +117,7 @@ class Test_with_some_requests_failing:
         asked = proxy.counters()
         assert sum(asked.faults.values()) > 0
         assert reader.figures.requests == asked.media_requests, "there are no uncounted retries"
-        assert 0 <= asked.media_bytes - reader.figures.bytes <= asked.faults.get("Cut", 0) * LOST
+        assert 0 <= asked.media_bytes - reader.figures.received <= asked.faults.get("Cut", 0) * LOST
 
     def test_an_index_is_the_same(self, dataset: DatasetIndex, shards: str, proxy: StorageProxy) -> None:
         proxy.change(rules=tuple(replace(rule, what="any", share=0.1) for rule in NOISE))
@@ -126,7 +126,7 @@ class Test_with_some_requests_failing:
         built = dataset_index.build([f"{shards}/*.tfrecord"], traffic=traffic)
         assert built.fingerprint == dataset.fingerprint
         assert [shard.offsets.tolist() for shard in built.shards] == [s.offsets.tolist() for s in dataset.shards]
-        assert traffic.figures.bytes == _size(dataset)
+        assert traffic.figures.received == _size(dataset)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_goes_wrong_twice_is_tried_a_third_time(
         assert _streamed(reader, range(len(records))) == records
     assert proxy.counters().faults == {type(fault).__name__: 2}
     whole = 2 * max(shard.object.size for shard in dataset.shards)
-    assert reader.figures.bytes <= _size(dataset) + 2 * RANGE
+    assert reader.figures.received <= _size(dataset) + 2 * RANGE
     assert proxy.counters().media_bytes <= _size(dataset) + (whole if isinstance(fault, WholeObject) else 2 * RANGE)
 
 

@@ -90,12 +90,12 @@ def test_from_a_cache_the_second_epoch_asks_the_bucket_for_nothing(
     split, _ = rig.open(folder, mode)
     epochs(split, 1)
     asked = split.meter.figures
-    assert asked.bytes > 0
+    assert asked.received > 0
     assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs(split, 3))
     assert split.meter.figures == asked
     # Bytes that were read to find the records are not fetched again.
-    size = sum(shard.object.size for shard in split.dataset.shards)
-    assert indexed or asked.bytes == size
+    size = sum(shard.stored.size for shard in split.dataset.shards)
+    assert indexed or asked.received == size
 
 
 class Test_records_that_do_not_fit_on_the_disk:

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from hack.crd import (
-    CHART_FILE,
-    SWEEPS_FILE,
-    custom_resource_definition,
-    sweep_definition,
-    sweeps_to_yaml,
-    to_yaml,
-)
+from hack.crd import FOLDER, custom_resource_definition, files, sweep_definition
 from mptraining_api.rules.check import rules
 from mptraining_api.status import CONDITION_TYPES
 
@@ -92,7 +85,7 @@ def test_every_rule_is_at_its_place() -> None:
     assert sorted(placed) == sorted(rule.cel for rule in rules() if rule.cel)
 
 
-@pytest.mark.parametrize(("name", "text"), [(None, to_yaml()), (SWEEPS_FILE, sweeps_to_yaml())])
-def test_the_file_in_the_chart_is_up_to_date(name: str | None, text: str) -> None:
-    file = Path(__file__).parents[3] / CHART_FILE
-    assert file.with_name(name or file.name).read_text(encoding="utf-8") == text, "run `python -m hack.crd`"
+@pytest.mark.parametrize(("name", "text"), files().items())
+def test_the_file_in_the_chart_is_up_to_date(name: str, text: str) -> None:
+    file = Path(__file__).parents[3] / FOLDER / name
+    assert file.read_text(encoding="utf-8") == text, "run `python -m hack.crd`"

@@ -67,14 +67,14 @@ def test_a_temporary_error_is_no_refusal(error: GoogleAuthError) -> None:
 def test_a_refusal_names_the_account_and_the_request(error: GoogleAuthError, begins: str) -> None:
     refusal = sign_in.refusal(error)
     assert refusal is not None
-    assert refusal.found == begins
+    assert refusal.cause == begins
     assert refusal.next_step
 
 
 def test_a_file_that_is_named_is_not_called_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sign_in.KEY_FILE, raising=False)
     error = DefaultCredentialsError("Your default credentials were not found.")
-    assert sign_in.no_credentials(error).found == "no Google credentials found"
+    assert sign_in.no_credentials(error).cause == "no Google credentials found"
     monkeypatch.setenv(sign_in.KEY_FILE, "/secrets/key.json")
     named = sign_in.no_credentials(DefaultCredentialsError("File /secrets/key.json was not found."))
-    assert named.found.endswith("is of no use (File /secrets/key.json was not found)")
+    assert named.cause.endswith("is of no use (File /secrets/key.json was not found)")

@@ -213,8 +213,8 @@ class Test_buckets:
             storage.write(f"{bucket}/data/other-{number}", b"")
         storage.write(f"{bucket}/data/train-0", b"")
         listed = []
-        found = gcs._found
-        monkeypatch.setattr(gcs, "_found", lambda blob: (listed.append(blob.name), found(blob))[1])
+        found = gcs._stored
+        monkeypatch.setattr(gcs, "_stored", lambda blob: (listed.append(blob.name), found(blob))[1])
         assert [path.name for path in storage.glob(f"{bucket}/data/train-*")] == ["train-0"]
         assert listed == ["data/train-0"]
 

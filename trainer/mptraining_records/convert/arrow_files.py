@@ -131,9 +131,9 @@ def read_arrays(uri: str, path: Path, request: Request) -> tuple[Any, dict[str, 
     if not any(lengths.values()):
         raise InvalidData(uri, "no row in it" if lengths else "no array in it")
     if len(set(lengths.values())) > 1:
-        found = "arrays of unequal length: " + ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        mistake = "arrays of unequal length: " + ", ".join(f"{name} has {length}" for name, length in lengths.items())
         expected, step = "one row of every array for each record", "Save each split to a separate file"
-        raise InvalidData(uri, found, expected=expected, next_step=step)
+        raise InvalidData(uri, mistake, expected=expected, next_step=step)
     label = choose_label(uri, list(arrays), request.label)
     stored = {*request.stored_columns(uri, list(arrays), label), request.group}
     columns, features = {}, {}

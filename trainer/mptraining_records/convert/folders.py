@@ -35,8 +35,8 @@ def open_folder(uri: str, request: Request) -> Table:
     folders = sorted({file.folder for file in chosen} - {""})
     loose = [file.path for file in chosen if not file.folder]
     if loose and folders:
-        found = f"{kind} beside the sub-folders, such as {loose[0]!r}"
-        raise InvalidData(uri, found, expected="every image in the sub-folder of its class")
+        mistake = f"{kind} beside the sub-folders, such as {loose[0]!r}"
+        raise InvalidData(uri, mistake, expected="every image in the sub-folder of its class")
     _refuse_other_layouts(uri, request, folders, chosen, listed)
     if len(listed) > len(chosen):
         request.notice(f"{len(listed) - len(chosen)} files that are not {kind} are skipped")
@@ -82,9 +82,9 @@ def open_pairs(request: Request) -> Table:
 
 def _table(uri: str, columns: Any, request: Request, loads: Mapping[str, Callable[[str], Content]]) -> Table:
     if request.group is not None:
-        found, expected = f"{request.group!r}: these files have no columns", "a table with a column of that name"
+        mistake, expected = f"{request.group!r}: these files have no columns", "a table with a column of that name"
         step = "Write a CSV of names, labels and groups, and convert it with --images"
-        raise InvalidData("--group", found, expected=expected, next_step=step)
+        raise InvalidData("--group", mistake, expected=expected, next_step=step)
     files = {name: FileColumn(name, load) for name, load in loads.items()}
     return Table(uri, columns, replace(request, columns=None), files=files)
 
@@ -120,12 +120,12 @@ def _refuse_other_layouts(
         step = f"For {kind}: {request.command(below)}"
         if tables:
             step = f"For labels in a table: {named_images.command(tables[0].uri, below, request)}"
-        found = f"all images are in one sub-folder, {folders[0]!r}, which would be the only class"
-        raise InvalidData(uri, found, expected=expected, next_step=step)
+        mistake = f"all images are in one sub-folder, {folders[0]!r}, which would be the only class"
+        raise InvalidData(uri, mistake, expected=expected, next_step=step)
     if folders and all(folder.lower() in _SPLITS for folder in folders):
         commands = [request.command(storage.join(uri, folder), "--name", folder) for folder in folders]
-        found = f"the sub-folders {', '.join(map(repr, folders))} are called like splits and would be the classes"
-        raise InvalidData(uri, found, expected=expected, next_step=f"Convert each split: {', '.join(commands)}")
+        mistake = f"the sub-folders {', '.join(map(repr, folders))} are called like splits and would be the classes"
+        raise InvalidData(uri, mistake, expected=expected, next_step=f"Convert each split: {', '.join(commands)}")
     if len(folders) == 2 and request.label is None:
         first, second = (
             {file.stem.partition("/")[2]: file for file in chosen if file.folder == name} for name in folders

@@ -19,18 +19,18 @@ from mptraining_records.reading.order import Int64s
 _SHOWN_COLUMNS = 20
 
 
-def is_list(type: Any) -> bool:
+def is_list(arrow_type: Any) -> bool:
     """Return whether the Arrow type is one of lists."""
     import pyarrow.types as kinds
 
-    return bool(kinds.is_list(type) or kinds.is_large_list(type) or kinds.is_fixed_size_list(type))
+    return bool(kinds.is_list(arrow_type) or kinds.is_large_list(arrow_type) or kinds.is_fixed_size_list(arrow_type))
 
 
-def is_text(type: Any) -> bool:
+def is_text(arrow_type: Any) -> bool:
     """Return whether the Arrow type is text, also with a dictionary."""
     import pyarrow.types as kinds
 
-    text = type.value_type if kinds.is_dictionary(type) else type
+    text = arrow_type.value_type if kinds.is_dictionary(arrow_type) else arrow_type
     return bool(kinds.is_string(text) or kinds.is_large_string(text))
 
 

@@ -31,7 +31,7 @@ _SUFFIXES = frozenset((
 _TURNS = (
     "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90",
 )
-# What Pillow's readers of formats raise for damaged files, besides DecompressionBombError.
+# Errors of Pillow's readers for damaged files, in addition to DecompressionBombError.
 _DAMAGED = (
     OSError, SyntaxError, ValueError, TypeError, RuntimeError, LookupError, ArithmeticError, EOFError, struct.error,
 )

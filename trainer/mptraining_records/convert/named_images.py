@@ -79,9 +79,9 @@ def refuse_names(uri: str, path: Path, request: Request) -> None:
         return
     for name, values in first.items():
         if name not in (request.label, request.group) and _are_image_names(values):
-            found = f"column {name!r} holds names of image files, such as {values[0]!r}, which would be stored as text"
+            cause = f"column {name!r} holds names of image files, such as {values[0]!r}, which would be stored as text"
             images_step = f"To store the images: {command(uri, _folder_of(uri, values[0]), request)}"
-            raise InvalidData(uri, found, next_step=f"{images_step}. To store the text: --columns {','.join(first)}")
+            raise InvalidData(uri, cause, next_step=f"{images_step}. To store the text: --columns {','.join(first)}")
 
 
 def command(uri: str, folder: str, request: Request) -> str:
@@ -135,5 +135,5 @@ def _path_column(uri: str, first: Mapping[str, list[Any]], files: Mapping[str, s
     fitting = [name for name in fitting if _are_image_names(first[name])] or fitting
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{len(fitting) or 'no'} columns hold names of images in {request.images}"
-    raise InvalidData(uri, found, expected=f"--path-column with one of {', '.join(map(repr, fitting or first))}")
+    mistake = f"{len(fitting) or 'no'} columns hold names of images in {request.images}"
+    raise InvalidData(uri, mistake, expected=f"--path-column with one of {', '.join(map(repr, fitting or first))}")

@@ -29,7 +29,7 @@ def preview(source: Table, seed: int | None) -> Iterator[str]:
     for number, record in islice(source.records(order), ROWS):
         described = {feature.name: feature for feature in source.features()}
         row = sorted(example.parse(record).items())
-        values = ", ".join(f"{name} {_value(source, described[name], found)}" for name, (_, found) in row)
+        values = ", ".join(f"{name} {_value(source, described[name], value)}" for name, (_, value) in row)
         yield f"  {source.origin(number)}: {values}"
 
 

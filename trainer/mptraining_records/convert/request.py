@@ -73,7 +73,7 @@ class Request:
         table = "a .csv or .parquet file as the source"
         rows, of_source = f"{table}, with one row for each image", f"with the source {self.source}"
         both, folder = "a source besides the folders of pairs", "--images DIR, the folder of the images"
-        for is_wrong, option, found, expected in (
+        for is_wrong, option, mistake, expected in (
             (not 0 <= fraction < 1, "--validation-fraction", str(fraction), "0 or more, less than 1"),
             (group is not None and not fraction, "--group", repr(group), besides),
             (fraction and self.name == VALIDATION, "name", repr(self.name), other_name),
@@ -88,7 +88,7 @@ class Request:
             (self.missing != "Error" and not is_table, "--missing", repr(self.missing.lower()), table),
         ):
             if is_wrong:
-                raise InvalidData(option, found, expected=expected)
+                raise InvalidData(option, mistake, expected=expected)
 
     def identity(self) -> bytes:
         """Return what decides the records, as JSON."""
@@ -107,8 +107,8 @@ class Request:
         return [name for name in names if name in self.columns or name == label]
 
 
-def check_columns(uri: str, option: str, wanted: Sequence[str | None], names: Sequence[str]) -> None:
+def check_columns(uri: str, option: str, columns: Sequence[str | None], names: Sequence[str]) -> None:
     """Raise InvalidData if the table lacks a column that the option names."""
-    for name in wanted:
+    for name in columns:
         if name is not None and name not in names:
             raise unknown_name(uri, f"no column {name!r} for {option}", name, names)

@@ -25,8 +25,8 @@ def open_source(request: Request) -> Iterator[Table]:
     if suffix not in FILES:
         if not storage.is_remote(uri) and not storage.local_path(uri).is_dir():
             is_file = storage.exists(uri)
-            found = f"unknown kind of source {suffix or 'without a suffix'!r}" if is_file else "no such file or folder"
-            raise InvalidData(uri, found, expected=_KINDS)
+            cause = f"unknown kind of source {suffix or 'without a suffix'!r}" if is_file else "no such file or folder"
+            raise InvalidData(uri, cause, expected=_KINDS)
         yield folders.open_folder(uri, request)
         return
     with storage.as_local_file(uri) as path:

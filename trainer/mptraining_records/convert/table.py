@@ -185,8 +185,8 @@ class Table:
         columns = {name: file.column for name, file in self._files.items()} | {name: name for name in self._names}
         for numbers, batch in self._numbered_batches(list(dict.fromkeys(columns.values())), order):
             values = {name: self._column(name, batch.column(column), numbers) for name, column in columns.items()}
-            for place, number in enumerate(numbers.tolist()):
-                yield number, {name: column[place] for name, column in values.items()}
+            for row, number in enumerate(numbers.tolist()):
+                yield number, {name: column[row] for name, column in values.items()}
 
     def _numbered_batches(self, columns: Sequence[str], order: Int64s | None) -> Iterator[tuple[Int64s, Any]]:
         """Yield the numbers of rows that are not left out, and a batch of their values."""
@@ -218,8 +218,8 @@ class Table:
         is_class, is_integer = is_text(label_type), pa.types.is_integer(label_type)
         has_labels = is_class or is_integer or pa.types.is_boolean(label_type)
         if self._request.label_as == "Classes" and self.label and not (is_class or is_integer):
-            found = f"--label-as classes: {self.label!r} has the type {label_type}"
-            raise InvalidData(self._uri, found, expected="integers or text")
+            mistake = f"--label-as classes: {self.label!r} has the type {label_type}"
+            raise InvalidData(self._uri, mistake, expected="integers or text")
         gaps: dict[str, list[Int64s]] = defaultdict(list)
         labels, groups = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         texts: dict[str, int] = {}
@@ -303,9 +303,9 @@ class Table:
             # NumPy refuses lists of unequal length.
             array = np.zeros(0, bool)
         if array.dtype != stored or (array.size and self._inner.setdefault(name, array.shape[1:]) != array.shape[1:]):
-            found = f"column {name!r}, {self.origin(number)}: lists in a list of other lengths than before"
+            mistake = f"column {name!r}, {self.origin(number)}: lists in a list of other lengths than before"
             expected, step = "only the outer list of varying length", "Fill the inner lists up to one length"
-            raise InvalidData(self._uri, found, expected=expected, next_step=step)
+            raise InvalidData(self._uri, mistake, expected=expected, next_step=step)
         self._lengths[name].add(len(values))
         return (values or np.zeros(0, "S1")) if stored is object else array
 
@@ -325,34 +325,34 @@ class Table:
         """Return the dtype of a column's feature. Raises InvalidData if it cannot be one."""
         import pyarrow.types as kinds
 
-        in_list, type = is_list(self._types[name]), _innermost(self._types[name])
-        kind = str(type)
-        if is_text(type) or _is_binary(type):
+        in_list, arrow_type = is_list(self._types[name]), _innermost(self._types[name])
+        kind = str(arrow_type)
+        if is_text(arrow_type) or _is_binary(arrow_type):
             return "string"
-        if in_list and kinds.is_null(type):
+        if in_list and kinds.is_null(arrow_type):
             raise InvalidData(self._uri, f"column {name!r}: no list has a value", next_step="Leave it out")
-        if kinds.is_integer(type):
+        if kinds.is_integer(arrow_type):
             # TensorFlow has no feature of 64 bits without sign; numbers that do not fit are refused when encoded.
             return cast("Dtype", kind) if in_list and kind != "uint64" else "int64"
-        if kinds.is_float64(type):
+        if kinds.is_float64(arrow_type):
             self._request.notice(f"{name}: {STORED_AS_FLOAT32}")
-        if kinds.is_float16(type):
+        if kinds.is_float16(arrow_type):
             return "float16" if in_list else "float32"
         if kind not in _DTYPES:
-            found = f"column {name!r} has the type {self._types[name]}"
+            mistake = f"column {name!r} has the type {self._types[name]}"
             expected = "numbers, booleans, text, bytes, or lists of them"
             step = "Leave the column out, or turn it into numbers"
-            raise InvalidData(self._uri, found, expected=expected, next_step=step)
+            raise InvalidData(self._uri, mistake, expected=expected, next_step=step)
         return _DTYPES[kind]
 
 
-def _innermost(type: Any) -> Any:
+def _innermost(arrow_type: Any) -> Any:
     """Return the type of the values in a list, or in lists in it."""
-    return _innermost(type.value_type) if is_list(type) else type
+    return _innermost(arrow_type.value_type) if is_list(arrow_type) else arrow_type
 
 
-def _is_binary(type: Any) -> bool:
-    return str(type) in ("binary", "large_binary")
+def _is_binary(arrow_type: Any) -> bool:
+    return str(arrow_type) in ("binary", "large_binary")
 
 
 def _as_list(value: Any) -> list[Any]:

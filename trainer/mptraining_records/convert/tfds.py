@@ -51,12 +51,12 @@ def describe(uri: str, request: Request) -> Manifest:
     destination than the folder itself, and for options that need new files.
     """
     if _path(uri) != _path(request.destination):
-        found, step = f"another folder than {uri}", "Copy the folder there first, or name it as the destination too"
-        raise InvalidData(request.destination, f"{found}: its TFRecords are used where they are", next_step=step)
+        mistake, step = f"another folder than {uri}", "Copy the folder there first, or name it as the destination too"
+        raise InvalidData(request.destination, f"{mistake}: its TFRecords are used where they are", next_step=step)
     if request.image_size or request.validation_fraction or request.shard_bytes != SHARD_BYTES:
-        found = "--image-size, --validation-fraction and --shard-bytes need new files, and those of this folder stay"
+        mistake = "--image-size, --validation-fraction and --shard-bytes need new files, and those of this folder stay"
         step = "Resize in data.features of the job, and use another split of the data set for validation"
-        raise InvalidData(uri, found, next_step=step)
+        raise InvalidData(uri, mistake, next_step=step)
     written = dict(_flatten("", _load(uri, _FEATURES)))
     info = _load(uri, "dataset_info.json")
     splits = [split["name"] for split in info.get("splits", [])]
@@ -86,7 +86,7 @@ def describe(uri: str, request: Request) -> Manifest:
         classes=classes,
         records=index.count,
         files=tuple(
-            File(name=shard.object.name, records=shard.count, bytes=shard.object.size, crc32c=_crc32c(shard.object))
+            File(name=shard.stored.name, records=shard.count, bytes=shard.stored.size, crc32c=_crc32c(shard.stored))
             for shard in index.shards
         ),
         permutation_seed=None,

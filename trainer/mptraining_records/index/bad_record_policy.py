@@ -56,6 +56,6 @@ def save(folder: str, name: str, skipped: Sequence[BadRecord]) -> str:
     An entry has the record's URI, number, byte offset, length in bytes and cause, but no content. Raises Problems.
     """
     uri = storage.join(folder, f"{name}.json")
-    content = {"version": 1, "records": [asdict(each) for each in skipped]}
+    content = {"version": 1, "records": [asdict(record) for record in skipped]}
     storage.write(uri, (json.dumps(content, indent=1) + "\n").encode())
     return uri

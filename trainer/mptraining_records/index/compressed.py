@@ -31,34 +31,34 @@ _AUTO_DETECT = 32 + 15
 _DAMAGED = "the compressed data is damaged"
 
 
-def scan(object: StoredObject, folder: Path | None = None, traffic: Traffic | None = None) -> ShardIndex:
+def scan(stored: StoredObject, folder: Path | None = None, traffic: Traffic | None = None) -> ShardIndex:
     """Return the index of a compressed object, expanded into `folder` (default: one deleted when the process exits).
 
     A truncated or damaged stream yields the records before the damage, and the rest as one damaged record. Raises
     InvalidData if it has no TFRecords or was replaced since it was listed, StorageFull if the disk is full.
     """
-    path = _new_folder(folder or _process_folder()) / object.name
-    damage = _expand(object, path, traffic or Traffic())
+    path = _new_folder(folder or _process_folder()) / stored.name
+    damage = _expand(stored, path, traffic or Traffic())
     expanded = storage.stat(str(path))
     if damage and not expanded.size:
-        raise InvalidData(object.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {damage}")
-    shard = scanner.scan(object, expanded=expanded)
+        raise InvalidData(stored.uri, f"neither a TFRecord file nor a readable GZIP or ZLIB file: {damage}")
+    shard = scanner.scan(stored, expanded=expanded)
     if not damage or shard.damage is not None:
         return shard
-    return replace(shard, damage=BadRecord(object.uri, shard.count, expanded.size, damage, 0))
+    return replace(shard, damage=BadRecord(stored.uri, shard.count, expanded.size, damage, 0))
 
 
-def _expand(object: StoredObject, path: Path, traffic: Traffic) -> str:
+def _expand(stored: StoredObject, path: Path, traffic: Traffic) -> str:
     """Write the expanded content to `path`; returns the cause of damage, or an empty string."""
     damage = ""
     try:
         with local.atomic_write(path) as unfinished, unfinished.open("wb", buffering=_WRITE) as file:
-            damage = _inflate(_pieces(object, traffic), file)
+            damage = _inflate(_pieces(stored, traffic), file)
     except StorageUnavailable as problem:
         if problem.where != str(path):
             raise
         raise type(problem)(
-            object.uri,
+            stored.uri,
             f"no room to expand this compressed file: {problem.found} ({path.parent})",
             next_step="Give that disk more room (TMPDIR names another), or store the records uncompressed",
         ) from problem
@@ -90,19 +90,19 @@ def _inflate(pieces: Iterator[bytes], file: BinaryIO) -> str:
 
 def _write_before_damage(inflate: zlib._Decompress, piece: bytes, file: BinaryIO) -> None:
     # A failing call returns no output, so that only single bytes recover everything before the damage.
-    for place in range(len(piece)):
+    for at in range(len(piece)):
         try:
-            file.write(inflate.decompress(piece[place : place + 1]))
+            file.write(inflate.decompress(piece[at : at + 1]))
         except zlib.error:
             return
 
 
-def _pieces(object: StoredObject, traffic: Traffic) -> Iterator[bytes]:
-    if storage.is_remote(object.uri):
-        contents: Iterator[bytes | memoryview] = (content for _, _, content in windows([object], traffic))
+def _pieces(stored: StoredObject, traffic: Traffic) -> Iterator[bytes]:
+    if storage.is_remote(stored.uri):
+        contents: Iterator[bytes | memoryview] = (content for _, _, content in windows([stored], traffic))
     else:
-        starts = range(0, object.size, _READ)
-        contents = (storage.read_range(object.uri, start, _READ, version=object.version) for start in starts)
+        starts = range(0, stored.size, _READ)
+        contents = (storage.read_range(stored.uri, start, _READ, version=stored.version) for start in starts)
     for content in contents:
         for at in range(0, len(content), _READ):
             yield bytes(content[at : at + _READ])

@@ -54,13 +54,13 @@ class DatasetIndex:
 
         They do not depend on the data set's location: names are relative to the shards' common folder.
         """
-        names = [shard.object.uri.split("/") for shard in self.shards]
+        names = [shard.stored.uri.split("/") for shard in self.shards]
         # Of lists, it compares whole elements.
         common = len(os.path.commonprefix([name[:-1] for name in names]))  # noqa: RUF071
         digest = hashlib.sha256()
         for name, shard in zip(names, self.shards, strict=True):
             relative = "/".join(name[common:])
-            digest.update(f"{relative}\0{shard.object.size}\0{shard.count}\0{shard.checksum}\n".encode())
+            digest.update(f"{relative}\0{shard.stored.size}\0{shard.count}\0{shard.checksum}\n".encode())
         return digest.hexdigest()
 
     def locate(self, record_numbers: Int64s) -> tuple[Int64s, Int64s]:
@@ -106,7 +106,7 @@ def build(
     remote = [stored for stored in objects if storage.is_remote(stored.uri)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="index") as pool:
         local = (stored for stored in objects if not storage.is_remote(stored.uri))
-        known = {shard.object.uri: shard for shard in pool.map(index_local_file, local)}
+        known = {shard.stored.uri: shard for shard in pool.map(index_local_file, local)}
     known |= remote_scan.scan_shared(
         remote, worker=worker, workers=workers, cache=cache, traffic=traffic, progress=progress, notice=notice
     )
@@ -119,7 +119,7 @@ def build(
         raise InvalidData(" ".join(patterns), f"no record in {len(shards)} files, they are empty or damaged")
     expanded = [shard.expanded for shard in shards if shard.expanded]
     if expanded and notice:
-        size = sum(each.size for each in expanded) / 1e6
+        size = sum(content.size for content in expanded) / 1e6
         notice(
             f"{len(expanded)} compressed files were expanded to {size:,.1f} MB on the local disk; "
             "uncompressed records need no such copy and are read at once"
@@ -130,18 +130,18 @@ def build(
     return dataset
 
 
-def index_local_file(object: StoredObject) -> ShardIndex:
+def index_local_file(stored: StoredObject) -> ShardIndex:
     """Return the index of a local file."""
     try:
-        return scanner.scan(object)
+        return scanner.scan(stored)
     except framing.CompressedFile:
-        return compressed.scan(object)
+        return compressed.scan(stored)
 
 
 def find(patterns: Sequence[str]) -> list[StoredObject]:
     """List the shards that the patterns match, each once, sorted by URI, without manifests. Raises InvalidData."""
-    found = {each.uri: each for pattern in patterns for each in storage.glob(pattern)}
-    objects = [found[uri] for uri in sorted(found) if not uri.endswith("manifest.json")]
+    by_uri = {stored.uri: stored for pattern in patterns for stored in storage.glob(pattern)}
+    objects = [by_uri[uri] for uri in sorted(by_uri) if not uri.endswith("manifest.json")]
     if not objects:
         raise InvalidData(" ".join(patterns), "no TFRecord file found")
     return objects
@@ -175,7 +175,7 @@ class IndexReport:
     @property
     def bytes(self) -> int:
         """The size of all objects in bytes."""
-        return sum(shard.shard.object.size for shard in self.shards)
+        return sum(shard.shard.stored.size for shard in self.shards)
 
     @property
     def damaged(self) -> tuple[BadRecord, ...]:
@@ -200,9 +200,9 @@ def publish(
     left = [stored for stored in remote if stored.uri not in indexed]
     for group in sidecar.groups(remote_scan.scan(left, packed=sidecars.known.keys(), progress=progress)):
         indexed |= {
-            shard.object.uri: IndexedShard(shard, "compressed" if shard.expanded else "written") for shard in group
+            shard.stored.uri: IndexedShard(shard, "compressed" if shard.expanded else "written") for shard in group
         }
-        if new := [shard for shard in group if shard.object.uri not in sidecars.known]:
+        if new := [shard for shard in group if shard.stored.uri not in sidecars.known]:
             sidecar.save(*new)
     for stored in objects:
         if stored.uri not in indexed:

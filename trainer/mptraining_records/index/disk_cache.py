@@ -77,7 +77,7 @@ class DiskCache:
         self._dataset = dataset
         self._cached = np.zeros(dataset.count, bool)
         for shard, begin, end in zip(dataset.shards, dataset.starts[:-1], dataset.starts[1:], strict=True):
-            self._cached[begin:end] = shard.object.uri in self._complete
+            self._cached[begin:end] = shard.stored.uri in self._complete
 
     def has_records(self, numbers: Int64s) -> NDArray[np.bool_]:
         """Return whether each of these records (shape [n]) is cached."""
@@ -115,7 +115,7 @@ class DiskCache:
 
     def _uri(self, read: RangeRead) -> str:
         assert self._dataset is not None
-        return self._dataset.shards[read.shard].object.uri
+        return self._dataset.shards[read.shard].stored.uri
 
     def _numbers(self, read: RangeRead) -> Int64s:
         assert self._dataset is not None

@@ -14,10 +14,10 @@ from mptraining_records.tfrecord.framing import FOOTER
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits in bytes: a range has no gap longer than `gap` between two records, and a length of about `range`."""
+    """Limits in bytes: a range has no gap longer than `gap` between two records, and a length of about `length`."""
 
     gap: int
-    range: int
+    length: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def range_reads(
                     places=places[first + begin : first + end],
                 )
             )
-    reads.sort(key=lambda each: int(each.places.min()))
+    reads.sort(key=lambda read: int(read.places.min()))
     return reads
 
 
@@ -76,7 +76,7 @@ def _ranges(begins: Int64s, ends: Int64s, limits: Limits) -> Iterator[tuple[int,
     for first, last in itertools.pairwise(cuts):
         # Parts of equal length avoid a short last one, which would cost a request for few bytes.
         whole = int(ends[last - 1] - begins[first])
-        size = -(-whole // max(1, round(whole / limits.range)))
+        size = -(-whole // max(1, round(whole / limits.length)))
         at = first
         while at < last:
             end = max(at + 1, first + int(np.searchsorted(ends[first:last], begins[at] + size, side="right")))

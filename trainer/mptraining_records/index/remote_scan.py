@@ -86,7 +86,7 @@ def scan_shared(
     problem: Problem | None = None
     mine = scan(sidecars.missing(objects[worker::workers]), cache=cache, traffic=traffic, progress=progress)
     for group in sidecar.groups(mine):
-        scanned |= {shard.object.uri: shard for shard in group}
+        scanned |= {shard.stored.uri: shard for shard in group}
         if problem is None:
             try:
                 sidecar.save(*group)
@@ -99,7 +99,7 @@ def scan_shared(
     scanned |= {uri: shard for uri, shard in sidecars.known.items() if shard is not None}
     left = [stored for stored in objects if stored.uri not in scanned]
     rest = scan(left, packed=sidecars.known.keys(), cache=cache, traffic=traffic, progress=progress)
-    return scanned | {shard.object.uri: shard for shard in rest}
+    return scanned | {shard.stored.uri: shard for shard in rest}
 
 
 def _unpublished(problem: Problem) -> str:

@@ -34,9 +34,9 @@ class FrameWalk:
     later frame can be found: the rest of the object is `ShardIndex.damage`. Memory: the lengths and checksums.
     """
 
-    def __init__(self, object: StoredObject, *, content_fault: Callable[[bytes], str | None] | None = None) -> None:
+    def __init__(self, stored: StoredObject, *, content_fault: Callable[[bytes], str | None] | None = None) -> None:
         """With `content_fault`, a whole payload is kept in memory to get the cause of a fault from it."""
-        self.object = object
+        self.stored = stored
         self._content_fault = content_fault
         self._bad_payloads: list[BadRecord] = []
         self._damage: BadRecord | None = None
@@ -65,8 +65,8 @@ class FrameWalk:
         """
         begin = self._fed
         self._fed += len(content)
-        if self._fed > self.object.size:
-            raise ValueError(f"{self.object.uri}: fed {self._fed} bytes of {self.object.size}")
+        if self._fed > self.stored.size:
+            raise ValueError(f"{self.stored.uri}: fed {self._fed} bytes of {self.stored.size}")
         window = content
         if self._buffer:
             begin -= len(self._buffer)
@@ -84,15 +84,15 @@ class FrameWalk:
 
     def finish(self) -> ShardIndex:
         """Return the index; raises ValueError if not all bytes were fed."""
-        if self._fed < self.object.size:
-            raise ValueError(f"{self.object.uri}: fed {self._fed} bytes of {self.object.size}")
+        if self._fed < self.stored.size:
+            raise ValueError(f"{self.stored.uri}: fed {self._fed} bytes of {self.stored.size}")
         lengths = np.array(self._lengths, np.int64)
         checksum = shard_index.content_checksum(lengths, np.array(self._checksums, np.uint32), self._damage)
-        return shard_index.from_lengths(self.object, lengths, checksum, self._damage)
+        return shard_index.from_lengths(self.stored, lengths, checksum, self._damage)
 
     def _follow(self, window: Content, start: int) -> None:
         """Follow the frames until more bytes are needed, or to the end, or to the first damaged length."""
-        size, end = self.object.size, self._fed
+        size, end = self.stored.size, self._fed
         at, length, known = self._at, self._length, self._checksums_of_lengths
         unpack_header, unpack_footer = framing.header_format.unpack_from, framing.footer_format.unpack_from
         add_length, add_checksum = self._lengths.append, self._checksums.append
@@ -108,7 +108,7 @@ class FrameWalk:
                 length, stored = unpack_header(window, at - start)
                 if known.get(length) != stored and not self._is_valid_length(length, stored):
                     if at == 0:
-                        framing.refuse_foreign(self.object.uri, bytes(window[:HEADER]))
+                        framing.refuse_foreign(self.stored.uri, bytes(window[:HEADER]))
                     self._end_at(at, framing.BAD_LENGTH)
                     return
                 if at + OVERHEAD + length > size:
@@ -140,23 +140,23 @@ class FrameWalk:
 
     def _end_at(self, at: int, cause: str) -> None:
         """End the walk at damage: no further bytes are kept or required."""
-        self._at, self._length = self.object.size, None
-        self._damage = self._bad(at, cause, self.object.size - at)
+        self._at, self._length = self.stored.size, None
+        self._damage = self._bad(at, cause, self.stored.size - at)
 
     def _bad(self, at: int, cause: str, length: int) -> BadRecord:
-        return BadRecord(self.object.uri, len(self._lengths), at, cause, length)
+        return BadRecord(self.stored.uri, len(self._lengths), at, cause, length)
 
 
-def scan(object: StoredObject, *, expanded: StoredObject | None = None) -> ShardIndex:
+def scan(stored: StoredObject, *, expanded: StoredObject | None = None) -> ShardIndex:
     """Return the index of one object; a local file is mapped, a remote one streamed.
 
     `expanded` is the local file with the content of a compressed object. Raises InvalidData if the object is not a
     TFRecord file or was replaced, CompressedFile if it is compressed.
     """
-    content = expanded or object
-    walk = FrameWalk(replace(content, uri=object.uri))
+    content = expanded or stored
+    walk = FrameWalk(replace(content, uri=stored.uri))
     feed(walk, content)
-    return replace(walk.finish(), object=object, expanded=expanded)
+    return replace(walk.finish(), stored=stored, expanded=expanded)
 
 
 def feed(walk: FrameWalk, content: StoredObject, progress: Callable[[int], None] | None = None) -> None:

@@ -24,7 +24,7 @@ class ShardIndex:
     object's location. `expanded` is the local file that a compressed object was expanded into.
     """
 
-    object: StoredObject
+    stored: StoredObject
     offsets: Int64s
     lengths: Int64s
     checksum: int
@@ -37,24 +37,24 @@ class ShardIndex:
 
     @property
     def readable(self) -> StoredObject:
-        """The object whose bytes `offsets` refer to; messages and the fingerprint name `object`."""
-        return self.expanded or self.object
+        """The object whose bytes `offsets` refer to; messages and the fingerprint name `stored`."""
+        return self.expanded or self.stored
 
     def bad_record(self, row: int, cause: str = framing.BAD_PAYLOAD) -> BadRecord:
         """Return the record of this row as a BadRecord."""
         begin = int(self.offsets[row]) - framing.HEADER
-        return BadRecord(self.object.uri, row, begin, cause, int(self.lengths[row]) + framing.OVERHEAD)
+        return BadRecord(self.stored.uri, row, begin, cause, int(self.lengths[row]) + framing.OVERHEAD)
 
 
-def from_lengths(object: StoredObject, lengths: Int64s, checksum: int, damage: BadRecord | None = None) -> ShardIndex:
+def from_lengths(stored: StoredObject, lengths: Int64s, checksum: int, damage: BadRecord | None = None) -> ShardIndex:
     """Return the index of an object with these payload lengths, whose frames are contiguous."""
     offsets = np.cumsum(lengths + framing.OVERHEAD) - lengths - framing.FOOTER
-    return ShardIndex(object, offsets, lengths, checksum, damage)
+    return ShardIndex(stored, offsets, lengths, checksum, damage)
 
 
 def content_checksum(lengths: Int64s, payload_checksums: NDArray[np.uint32], damage: BadRecord | None = None) -> int:
     """Return the CRC32C over the lengths, the stored payload checksums and the damaged range, all little-endian."""
     crc: int = google_crc32c.value(lengths.astype("<i8").tobytes())
     crc = google_crc32c.extend(crc, payload_checksums.astype("<u4").tobytes())
-    place = np.array([damage.offset, damage.length] if damage else [], "<i8")
-    return int(google_crc32c.extend(crc, place.tobytes()))
+    damaged = np.array([damage.offset, damage.length] if damage else [], "<i8")
+    return int(google_crc32c.extend(crc, damaged.tobytes()))

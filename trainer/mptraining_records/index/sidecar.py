@@ -29,7 +29,7 @@ from mptraining_storage.preconditions import StoredObject
 
 _MAGIC = b"MPTX3\n"
 _THREADS = 16
-# What a worker scans in a few seconds, after which the others learn of it, and which an attempt that ends loses.
+# A worker scans so much in a few seconds; then the others learn of it. An attempt that ends loses at most this.
 _MOST_BYTES = 1000 << 20
 
 
@@ -44,12 +44,12 @@ def groups(shards: Iterable[ShardIndex]) -> Iterator[list[ShardIndex]]:
     group: list[ShardIndex] = []
     size = 0
     for shard in shards:
-        if group and (size >= _MOST_BYTES or _folder(shard.object.uri) != _folder(group[0].object.uri)):
+        if group and (size >= _MOST_BYTES or _folder(shard.stored.uri) != _folder(group[0].stored.uri)):
             yield group
             group, size = [], 0
         group.append(shard)
         # The request for a short object takes as long.
-        size += max(shard.object.size, ranges.RANGE)
+        size += max(shard.stored.size, ranges.RANGE)
     if group:
         yield group
 
@@ -59,14 +59,14 @@ def save(*shards: ShardIndex) -> None:
     plain = [np.zeros(0, "<i8") if shard.expanded else shard.lengths.astype("<i8") for shard in shards]
     lengths = np.concatenate(plain).tobytes()
     header = {"lengths_crc32c": google_crc32c.value(lengths), "shards": list(map(_entry, shards))}
-    first = shards[0].object
+    first = shards[0].stored
     # With the version, a file of many shards is not replaced when only the first of them was.
     uri = uri_of(first.uri) + (f".{first.version}" if len(shards) > 1 else "")
     storage.write(uri, b"".join((_MAGIC, json.dumps(header).encode(), b"\n", lengths)))
 
 
 def _entry(shard: ShardIndex) -> dict[str, object]:
-    stored = {"name": shard.object.name, "version": shard.object.version, "size": shard.object.size}
+    stored = {"name": shard.stored.name, "version": shard.stored.version, "size": shard.stored.size}
     if shard.expanded:
         return stored
     return {**stored, "count": shard.count, "checksum": shard.checksum, "damage": shard.damage and shard.damage.cause}

@@ -45,17 +45,17 @@ def verify(patterns: Sequence[str], progress: Callable[[int, int], None] | None 
     shards = _find(patterns)
     bad: list[BadRecord] = []
     records = done = 0
-    total = sum(object.size for object, _ in shards)
+    total = sum(stored.size for stored, _ in shards)
 
     def fed(count: int) -> None:
         if progress:
             progress(done + count, total)
 
-    for object, check in shards:
-        shard, payloads = _scan(object, check.fault, fed)
+    for stored, check in shards:
+        shard, payloads = _scan(stored, check.fault, fed)
         bad += payloads if shard.damage is None else (*payloads, shard.damage)
         records += shard.count
-        done += object.size
+        done += stored.size
         fed(0)
     unchecked = dict.fromkeys(check.unchecked for _, check in shards if check.unchecked)
     return VerifyReport(len(shards), records, total, tuple(bad), "; ".join(unchecked))
@@ -71,9 +71,9 @@ def _find(patterns: Sequence[str]) -> list[tuple[StoredObject, _ContentCheck]]:
     }
     shards: dict[str, tuple[StoredObject, _ContentCheck]] = {}
     for pattern in dict.fromkeys(patterns):
-        objects = [object for object in dataset_index.find([pattern]) if object.uri not in shards]
-        inferred = _ContentCheck.inferred([object for object in objects if object.uri not in described])
-        shards |= {object.uri: (object, described.get(object.uri, inferred)) for object in objects}
+        objects = [stored for stored in dataset_index.find([pattern]) if stored.uri not in shards]
+        inferred = _ContentCheck.inferred([stored for stored in objects if stored.uri not in described])
+        shards |= {stored.uri: (stored, described.get(stored.uri, inferred)) for stored in objects}
     return [shards[uri] for uri in sorted(shards)]
 
 
@@ -99,11 +99,11 @@ class _ContentCheck:
                 raise _Enough
 
         with suppress(_Enough):
-            for object in objects:
-                _scan(object, collect, lambda _: None)
+            for stored in objects:
+                _scan(stored, collect, lambda _: None)
         damaged = features.undecodable(first)
         try:
-            return cls(features.infer([each for at, each in enumerate(first) if at not in damaged] or first))
+            return cls(features.infer([record for at, record in enumerate(first) if at not in damaged] or first))
         except InvalidData as problem:
             return cls((), str(problem))
 
@@ -111,8 +111,8 @@ class _ContentCheck:
         """Return why the payload does not hold the features; None if it does or they are not known."""
         if self.unchecked:
             return None
-        found = record_check.fault(self._features, payload)
-        return found.cause if found else self._image_fault(payload)
+        mistake = record_check.fault(self._features, payload)
+        return mistake.cause if mistake else self._image_fault(payload)
 
     def _image_fault(self, payload: bytes) -> str | None:
         for feature in self._features:
@@ -126,14 +126,14 @@ class _ContentCheck:
 
 
 def _scan(
-    object: StoredObject, fault: Callable[[bytes], str | None], progress: Callable[[int], None]
+    stored: StoredObject, fault: Callable[[bytes], str | None], progress: Callable[[int], None]
 ) -> tuple[ShardIndex, tuple[BadRecord, ...]]:
     """Return the index of one object, and its records with a damaged payload."""
     try:
-        walk, shard = FrameWalk(object, content_fault=fault), None
-        scanner.feed(walk, object, progress)
+        walk, shard = FrameWalk(stored, content_fault=fault), None
+        scanner.feed(walk, stored, progress)
     except framing.CompressedFile:
-        shard = compressed.scan(object)
-        walk = FrameWalk(replace(shard.readable, uri=object.uri), content_fault=fault)
+        shard = compressed.scan(stored)
+        walk = FrameWalk(replace(shard.readable, uri=stored.uri), content_fault=fault)
         scanner.feed(walk, shard.readable)
     return shard or walk.finish(), walk.bad_payloads

@@ -177,12 +177,12 @@ class Order:
             raise IndexError(f"positions must be in 0 … {self.count - 1}")
         if not self.shuffle or not positions.size:
             return positions.copy()
-        place, stream = np.divmod(positions, self.stream_count)
-        begin, end = self._window_at(place, stream)
+        index, stream = np.divmod(positions, self.stream_count)
+        begin, end = self._window_at(index, stream)
         keys = splitmix64(key(self.seed, epoch, _WINDOWS), (begin * self.stream_count + stream).astype(np.uint64))
-        place = begin + permuted(place - begin, end - begin, keys)
+        index = begin + permuted(index - begin, end - begin, keys)
         first, blocks = self._blocks
-        block, offset = np.divmod(place - first[stream], self.block)
+        block, offset = np.divmod(index - first[stream], self.block)
         whole = np.flatnonzero((block >= 0) & (block < np.diff(blocks)[stream]))
         number = blocks[stream[whole]] + block[whole]
         image = permuted(number, np.maximum(1, blocks[-1:]), key(self.seed, epoch, _BLOCKS))
@@ -206,10 +206,10 @@ class Order:
             yield np.arange(position, min(end, last), count)
             heapq.heappush(upcoming, (end, stream))
 
-    def _window_at(self, place: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the first place of the window that has this place of a stream, and the place after its last one."""
+    def _window_at(self, index: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the first index of the window with this index of a stream, and the index after its last one."""
         first = self._first_window(stream)
-        number = (place - first) // self.window
+        number = (index - first) // self.window
         length = self._start(stream + 1) - self._start(stream)
         return np.maximum(0, first + number * self.window), np.minimum(first + (number + 1) * self.window, length)
 
@@ -218,7 +218,7 @@ class Order:
 
     @functools.cached_property
     def _blocks(self) -> tuple[Int64s, Int64s]:
-        """The place of each stream's first whole block, shape [V], and the blocks before each stream, [V + 1]."""
+        """The index of each stream's first whole block, shape [V], and the blocks before each stream, [V + 1]."""
         stream = np.arange(self.stream_count)
         first = self._first_window(stream) % self.block
         counts = np.maximum(0, self._start(stream + 1) - self._start(stream) - first) // self.block

@@ -93,7 +93,7 @@ class RecordStream:
             if None in records:
                 self._arrived.update(self._damaged(read, records))
         self.waited_seconds += self._now() - began
-        taken = [self._arrived.pop(place) for place in range(self._next, end)]
+        taken = [self._arrived.pop(position) for position in range(self._next, end)]
         self._next = end
         while self._first_planned() is not None and (
             not self._started or self.bytes_in_flight + _cost(self._planned[0][2]) <= self._read_ahead
@@ -130,7 +130,7 @@ class RecordStream:
     def _damaged(self, read: RangeRead, records: list[bytes | None]) -> dict[int, int]:
         base = int(self._reader.dataset.starts[read.shard])
         places = zip(read.places.tolist(), read.rows.tolist(), records, strict=True)
-        return {place: base + row for place, row, record in places if record is None}
+        return {position: base + row for position, row, record in places if record is None}
 
     def _sound(self, record: bytes | int) -> bytes | None:
         if isinstance(record, bytes):

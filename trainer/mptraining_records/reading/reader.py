@@ -38,8 +38,8 @@ from mptraining_storage.ranges import MOST_STREAMS, RANGE, Figures, Traffic, fet
 # A request to a bucket takes as long as the transfer of a megabyte, but many requests run in parallel and share the
 # machine's network: with gaps of 512 kB, a shuffled epoch of 100 kB records fetched 1.4 times its bytes, with 128 kB
 # 1.07 times. Bytes of a local file cost only a copy.
-_REMOTE = Limits(gap=64 << 10, range=RANGE)
-_LOCAL = Limits(gap=16 << 10, range=1 << 20)
+_REMOTE = Limits(gap=64 << 10, length=RANGE)
+_LOCAL = Limits(gap=16 << 10, length=1 << 20)
 
 
 class Load(Protocol):
@@ -113,14 +113,14 @@ class RecordReader:
         loads = [(read, self.start_read(read)) for read in self.plan(numbers, np.arange(len(numbers)))]
         try:
             for read, load in loads:
-                for place, record in zip(read.places.tolist(), load.result(), strict=True):
-                    results[place] = record
+                for position, record in zip(read.places.tolist(), load.result(), strict=True):
+                    results[position] = record
         finally:
             for _, load in loads:
                 load.cancel()
-        for place, record in enumerate(results):
+        for position, record in enumerate(results):
             if record is None:
-                self.report_damaged(int(numbers[place]))
+                self.report_damaged(int(numbers[position]))
         return results
 
     @property
@@ -185,8 +185,8 @@ class RecordReader:
 
     def _fetch(self, read: RangeRead) -> list[bytes | None]:
         shard = self.dataset.shards[read.shard]
-        object = shard.readable
-        content = fetch(object.uri, read.start, read.length, version=object.version, traffic=self._traffic)
+        content_file = shard.readable
+        content = fetch(content_file.uri, read.start, read.length, version=content_file.version, traffic=self._traffic)
         if self._cache is not None:
             self._cache.write_range(read, content)
         return _records(content, shard, read)
@@ -212,9 +212,9 @@ def _records(content: bytes | memoryview, shard: ShardIndex, read: RangeRead) ->
     ends = begins + shard.lengths[read.rows]
     checksums = framing.unmask_footers(np.frombuffer(content, np.uint8), ends).tolist()
     records = [bytes(content[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-    found = map(google_crc32c.value, records)
+    computed = map(google_crc32c.value, records)
     return [
-        record if crc == checksum else None for record, crc, checksum in zip(records, found, checksums, strict=True)
+        record if crc == checksum else None for record, crc, checksum in zip(records, computed, checksums, strict=True)
     ]
 
 

@@ -43,7 +43,7 @@ def encode(features: Mapping[str, Encodable]) -> bytes:
         if isinstance(value, float):
             feature.float_list.value.append(value)
             continue
-        if isinstance(value, Sequence) and value and all(isinstance(each, bytes | str) for each in value):
+        if isinstance(value, Sequence) and value and all(isinstance(item, bytes | str) for item in value):
             feature.bytes_list.value.extend(map(_bytes, value))
             continue
         array = np.asarray(value).ravel()
@@ -121,7 +121,7 @@ def _bytes(value: bytes | str) -> bytes:
 def _example() -> Any:
     """Build the message class from its descriptor in this module."""
     field = descriptor_pb2.FieldDescriptorProto
-    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    optional, repeated = field.LABEL_OPTIONAL, field.LABEL_REPEATED
     file = descriptor_pb2.FileDescriptorProto(name="mptraining/example.proto", package="tensorflow", syntax="proto3")
 
     def add(owner: Any, name: str, number: int, label: int, kind: int | str, **more: int) -> None:
@@ -132,26 +132,26 @@ def _example() -> Any:
             owner.field.add(name=name, number=number, label=label, type=kind, **more)
 
     for name, kind in _LISTS.items():
-        add(file.message_type.add(name=name), "value", 1, many, getattr(field, kind))
+        add(file.message_type.add(name=name), "value", 1, repeated, getattr(field, kind))
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for number, (name, list_name) in enumerate(zip(_KINDS, _LISTS, strict=True), 1):
-        add(feature, name, number, one, list_name, oneof_index=0)
+        add(feature, name, number, optional, list_name, oneof_index=0)
 
     def add_map(name: str, field_name: str, value: str) -> None:
         owner = file.message_type.add(name=name)
         entry = owner.nested_type.add(name=f"{value}Entry")
         entry.options.map_entry = True
-        add(entry, "key", 1, one, field.TYPE_STRING)
-        add(entry, "value", 2, one, value)
-        add(owner, field_name, 1, many, f"{name}.{value}Entry")
+        add(entry, "key", 1, optional, field.TYPE_STRING)
+        add(entry, "value", 2, optional, value)
+        add(owner, field_name, 1, repeated, f"{name}.{value}Entry")
 
     add_map("Features", "feature", "Feature")
-    add(file.message_type.add(name="FeatureList"), "feature", 1, many, "Feature")
+    add(file.message_type.add(name="FeatureList"), "feature", 1, repeated, "Feature")
     add_map("FeatureLists", "feature_list", "FeatureList")
     example = file.message_type.add(name="Example")
-    add(example, "features", 1, one, "Features")
-    add(example, "feature_lists", 2, one, "FeatureLists")
+    add(example, "features", 1, optional, "Features")
+    add(example, "feature_lists", 2, optional, "FeatureLists")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

@@ -95,32 +95,32 @@ def infer(records: Sequence[bytes], label: str | None = None) -> tuple[Feature, 
             next_step=nearest(label, [*names, *lists]),
         )
     labels = LABELS if label is None else (label,)
-    found = [_infer_one(name, [features[name] for features in parsed], is_label=name in labels) for name in names]
+    inferred = [_infer_one(name, [features[name] for features in parsed], is_label=name in labels) for name in names]
     for name in lists:
         steps = [step for features in sequences for step in features.get(name, ())]
-        one = _infer_one(name, steps, is_label=name in labels) if steps else Feature(name=name, dtype="float32")
-        found.append(one.model_copy(update={"shape": (None, *one.shape), "sequence": True}))
-    return tuple(found)
+        of_step = _infer_one(name, steps, is_label=name in labels) if steps else Feature(name=name, dtype="float32")
+        inferred.append(of_step.model_copy(update={"shape": (None, *of_step.shape), "sequence": True}))
+    return tuple(inferred)
 
 
 def undecodable(records: Sequence[bytes]) -> dict[int, str]:
-    """Return the causes, by place, of records from which no features can be inferred beside the others.
+    """Return why features cannot be inferred from some of the records, by position.
 
     They are not an Example, have a damaged image, or lack a feature that most of the records have.
     """
     causes: dict[int, str] = {}
     names: dict[int, set[str]] = {}
-    for place, record in enumerate(records):
+    for position, record in enumerate(records):
         try:
-            names[place] = {feature.name for feature in infer([record])}
+            names[position] = {feature.name for feature in infer([record])}
         except InvalidData as problem:
-            causes[place] = f"{problem.where}: {problem.found}".removeprefix("record: ")
-    found = Counter(name for each in names.values() for name in each)
-    usual = sorted(name for name, count in found.items() if 2 * count > len(names))
-    for place, present in names.items():
+            causes[position] = f"{problem.where}: {problem.found}".removeprefix("record: ")
+    counts = Counter(name for present in names.values() for name in present)
+    usual = sorted(name for name, count in counts.items() if 2 * count > len(names))
+    for position, present in names.items():
         absent = [name for name in usual if name not in present]
         if absent:
-            causes[place] = f"feature {absent[0]!r} is missing"
+            causes[position] = f"feature {absent[0]!r} is missing"
     return causes
 
 
@@ -186,7 +186,7 @@ def image_fault(content: bytes, shape: Sequence[int | None] = ()) -> str | None:
                 # The checksums.
                 image.verify()
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "GIF", "BMP")) as image:
-            found, mode, size = str(image.format), image.mode, (image.height, image.width)
+            image_format, mode, size = str(image.format), image.mode, (image.height, image.width)
             # Decoding at an eighth of the size finds a damaged JPEG in a third of the time.
             image.draft(None, (image.width // 8 or 1, image.height // 8 or 1))
             image.load()
@@ -196,25 +196,25 @@ def image_fault(content: bytes, shape: Sequence[int | None] = ()) -> str | None:
         # Pillow's text names the object that holds the content.
         return "no image of a known format" if isinstance(error, UnidentifiedImageError) else str(error)
     channels = channels or 3
-    unread = (found == "BMP" and mode != "RGB") or (mode == "CMYK" and channels == 1)
-    if unread or channels not in _FORMATS.get(found, ()):
-        return f"TensorFlow does not decode {found} ({mode}) to {channels} channels"
+    unread = (image_format == "BMP" and mode != "RGB") or (mode == "CMYK" and channels == 1)
+    if unread or channels not in _FORMATS.get(image_format, ()):
+        return f"TensorFlow does not decode {image_format} ({mode}) to {channels} channels"
     if height not in (None, size[0]) or width not in (None, size[1]):
         return f"its size is {size[0]}x{size[1]}; expected {height or '?'}x{width or '?'}"
     return None
 
 
-def _infer_one(name: str, found: Sequence[tuple[Kind, Values]], *, is_label: bool) -> Feature:
+def _infer_one(name: str, lists: Sequence[tuple[Kind, Values]], *, is_label: bool) -> Feature:
     # TensorFlow's writers give an empty list no kind of its own choice.
-    found = [each for each in found if len(each[1])] or found
-    kinds = {kind for kind, _ in found}
-    lengths = {len(values) for _, values in found}
+    lists = [entry for entry in lists if len(entry[1])] or lists
+    kinds = {kind for kind, _ in lists}
+    lengths = {len(values) for _, values in lists}
     if len(kinds) > 1:
         raise InvalidData(f"feature {name!r}", "its kind varies: " + ", ".join(sorted(kinds)))
     kind, length = kinds.pop(), lengths.pop() if len(lengths) == 1 else None
     shape = () if length == 1 else (length,)
     if kind == "bytes":
-        contents = [bytes(value) for _, values in found for value in values]
+        contents = [bytes(value) for _, values in lists for value in values]
         return _infer_bytes(name, shape, contents, is_label=is_label)
     return Feature(name=name, dtype="int64" if kind == "int64" else "float32", shape=shape)
 
@@ -233,16 +233,16 @@ def _infer_bytes(name: str, shape: tuple[int | None, ...], contents: Sequence[by
 def _infer_tensor(name: str, contents: Sequence[bytes]) -> Feature | None:
     """Return the feature of serialized tensors of one dtype, whose first size may vary; None for other bytes."""
     headers = [tensor_proto.header(content) for content in contents]
-    found = [header for header in headers if header is not None and header.whole]
-    if len(found) < len(headers) or not found:
+    tensors = [header for header in headers if header is not None and header.whole]
+    if len(tensors) < len(headers) or not tensors:
         return None
-    dtypes, shapes = {header.dtype for header in found}, {header.shape for header in found}
+    dtypes, shapes = {header.dtype for header in tensors}, {header.shape for header in tensors}
     if len(dtypes) > 1 or len({shape[1:] for shape in shapes}) > 1 or len({len(shape) for shape in shapes}) > 1:
         return None
-    shape = found[0].shape
+    shape = tensors[0].shape
     first: tuple[int | None, ...] = shape[:1] if len(shapes) == 1 else (None,)
     return Feature.model_validate(
-        {"name": name, "dtype": found[0].dtype, "shape": (*first, *shape[1:]), "decode": "tensor"}
+        {"name": name, "dtype": tensors[0].dtype, "shape": (*first, *shape[1:]), "decode": "tensor"}
     )
 
 
@@ -276,8 +276,8 @@ def choose_label(uri: str, names: list[str], label: str | None) -> str | None:
     return label
 
 
-def unknown_name(uri: str, found: str, name: str, names: Sequence[str]) -> InvalidData:
+def unknown_name(uri: str, mistake: str, name: str, names: Sequence[str]) -> InvalidData:
     """Return the error for a name that is none of `names`; it has the first 20 and the nearest of them."""
     return InvalidData(
-        uri, found, expected="one of " + ", ".join(map(repr, names[:20])), next_step=nearest(name, names)
+        uri, mistake, expected="one of " + ", ".join(map(repr, names[:20])), next_step=nearest(name, names)
     )

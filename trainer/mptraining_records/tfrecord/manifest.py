@@ -106,7 +106,7 @@ def find(patterns: Sequence[str]) -> Manifest | None:
     files = {(uri, file.name): file for uri, part in parts for file in part.files}
     return first.model_copy(
         update={
-            "files": tuple(files[place] for place in sorted(files)),
+            "files": tuple(files[key] for key in sorted(files)),
             "records": sum(file.records for file in files.values()),
         }
     )
@@ -116,8 +116,8 @@ def find_each(patterns: Iterable[str]) -> Iterable[tuple[str, Manifest]]:
     """Yield each manifest in a pattern's folder with its URI, reduced to the files that the pattern matches."""
     for pattern in dict.fromkeys(patterns):
         folder, _, name = pattern.rpartition("/")
-        for found in storage.glob_or_empty(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
-            manifest = load(found.uri)
+        for stored in storage.glob_or_empty(f"{folder}/*{SUFFIX}" if folder else f"*{SUFFIX}"):
+            manifest = load(stored.uri)
             files = tuple(file for file in manifest.files if file.name == name or fnmatch.fnmatchcase(file.name, name))
             if files:
-                yield found.uri, manifest.model_copy(update={"files": files})
+                yield stored.uri, manifest.model_copy(update={"files": files})

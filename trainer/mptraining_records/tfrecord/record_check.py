@@ -41,13 +41,13 @@ class Described(Protocol):
 class Fault:
     """The first difference between a record and its features; `hint` names the likely correction."""
 
-    found: str
+    mistake: str
     expected: str = ""
     hint: str = ""
 
     @property
     def cause(self) -> str:
-        return f"{self.found}; expected {self.expected}" if self.expected else self.found
+        return f"{self.mistake}; expected {self.expected}" if self.expected else self.mistake
 
 
 def stored_as(feature: Described) -> Kind:
@@ -60,20 +60,20 @@ def stored_as(feature: Described) -> Kind:
 def fault(features: Sequence[Described], record: bytes) -> Fault | None:
     """Return why the record does not hold these features; None if it does. Images are not decoded."""
     try:
-        found = example.parse(record)
-        sequences = example.parse_sequences(record) if any(each.sequence for each in features) else {}
+        parsed = example.parse(record)
+        sequences = example.parse_sequences(record) if any(feature.sequence for feature in features) else {}
     except InvalidData as problem:
         return Fault(problem.found, problem.expected)
     for feature in features:
-        names = sequences if feature.sequence else found
+        names = sequences if feature.sequence else parsed
         if feature.name not in names:
             if feature.is_optional:
                 continue
-            return missing(feature, found, sequences)
+            return missing(feature, parsed, sequences)
         if feature.sequence:
             wrong = _steps_fault(feature, sequences[feature.name])
         else:
-            wrong = _list_fault(feature, f"feature {feature.name!r}", feature.shape, *found[feature.name])
+            wrong = _list_fault(feature, f"feature {feature.name!r}", feature.shape, *parsed[feature.name])
         if wrong is not None:
             return wrong
     return None
@@ -97,21 +97,21 @@ def length(feature: Described, record: bytes) -> int:
     if feature.sequence:
         return len(example.parse_sequences(record).get(feature.name, ()))
     _, values = example.parse(record).get(feature.name, ("bytes", []))
-    each = math.prod(size or 1 for size in feature.shape[1:])
+    step_values = math.prod(size or 1 for size in feature.shape[1:])
     if feature.decode in IMAGES:
         return len(values)
     if feature.decode is None:
-        return len(values) // each
+        return len(values) // step_values
     content = bytes(values[0]) if len(values) else b""
     if feature.decode == "raw":
-        return len(content) // (each * tensor_proto.item_bytes(feature.dtype))
+        return len(content) // (step_values * tensor_proto.item_bytes(feature.dtype))
     header = tensor_proto.header(content)
     return header.shape[0] if header else 0
 
 
 def missing(feature: Described, *names: Any) -> Fault:
     """Return the fault of a feature that none of `names` is."""
-    there = sorted({name for each in names for name in each})
+    there = sorted({name for feature_names in names for name in feature_names})
     hint = nearest(feature.name, there) or f"The record has: {', '.join(there) or 'no feature'}."
     return Fault(f"feature {feature.name!r} is missing", hint=hint)
 
@@ -142,11 +142,11 @@ def _list_fault(
     feature: Described, name: str, shape: tuple[int | None, ...], kind: Kind, values: Values
 ) -> Fault | None:
     """Compare one list of values with the tensor of this shape that it holds."""
-    wanted = stored_as(feature)
-    if kind != wanted:
+    stored_kind = stored_as(feature)
+    if kind != stored_kind:
         return Fault(
             f"{name} is a {kind} list",
-            f"a {wanted} list for {feature.decode or f'dtype {feature.dtype}'}",
+            f"a {stored_kind} list for {feature.decode or f'dtype {feature.dtype}'}",
             "Correct its dtype or decode in data.features.",
         )
     variable = is_variable(shape, feature.decode)
@@ -155,12 +155,12 @@ def _list_fault(
         sizes: tuple[int | None, ...] = shape[:1] if len(shape) == 4 else ()
     else:
         sizes = shape if feature.decode is None else ()
-    each = math.prod(size or 1 for size in sizes)
+    step_values = math.prod(size or 1 for size in sizes)
     repeated = variable and bool(sizes)
-    if len(values) % each if repeated else len(values) != each:
-        expected = f"{'a multiple of ' if repeated else ''}{each} for {_tensor(feature)}"
+    if len(values) % step_values if repeated else len(values) != step_values:
+        expected = f"{'a multiple of ' if repeated else ''}{step_values} for {_tensor(feature)}"
         return Fault(f"{name} has {len(values)} values", expected, _CORRECT_SHAPE)
-    length = len(values) // each if repeated else 0
+    length = len(values) // step_values if repeated else 0
     if feature.decode in ("raw", "tensor"):
         wrong, length = _bytes_fault(feature, name, shape, bytes(values[0]))
         if wrong is not None:

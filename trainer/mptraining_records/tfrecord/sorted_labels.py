@@ -30,12 +30,12 @@ def report(manifest: Manifest | None, data: ResolvedData) -> SortedLabels | None
     """Return the report about the training data; None if its manifest does not describe it as sorted."""
     if manifest is None or not manifest.is_sorted_by_label:
         return None
-    found = f"the records are sorted by {manifest.label!r}"
+    fact = f"the records are sorted by {manifest.label!r}"
     if data.shuffle == "None" or data.shuffle_buffer_size is not None:
         setting = f"bufferSize: {data.shuffle_buffer_size}" if data.shuffle_buffer_size else "mode: None"
         text = f"with data.shuffle {{{setting}}} batches may have few of its classes; leave data.shuffle out"
-        return SortedLabels(f"{found}, and {text}", is_mixed=False)
-    return SortedLabels(f"{found}; data.shuffle {data.shuffle} mixes them", is_mixed=True)
+        return SortedLabels(f"{fact}, and {text}", is_mixed=False)
+    return SortedLabels(f"{fact}; data.shuffle {data.shuffle} mixes them", is_mixed=True)
 
 
 def are_mixed(label: str, records: Sequence[bytes | None]) -> bool:

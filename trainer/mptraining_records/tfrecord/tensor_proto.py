@@ -61,12 +61,12 @@ def _tensor() -> Any:
     dims = {"label": field.LABEL_REPEATED, "type": field.TYPE_MESSAGE, "type_name": ".mptraining.Tensor.Shape.Dim"}
     shape.field.add(name="dim", number=2, **dims)
     shape.field.add(name="unknown_rank", number=3, label=field.LABEL_OPTIONAL, type=field.TYPE_BOOL)
-    one = {"label": field.LABEL_OPTIONAL}
-    tensor.field.add(name="dtype", number=1, type=field.TYPE_INT32, **one)
+    optional = {"label": field.LABEL_OPTIONAL}
+    tensor.field.add(name="dtype", number=1, type=field.TYPE_INT32, **optional)
     tensor.field.add(
-        name="tensor_shape", number=2, type=field.TYPE_MESSAGE, type_name=".mptraining.Tensor.Shape", **one
+        name="tensor_shape", number=2, type=field.TYPE_MESSAGE, type_name=".mptraining.Tensor.Shape", **optional
     )
-    tensor.field.add(name="tensor_content", number=4, type=field.TYPE_BYTES, **one)
+    tensor.field.add(name="tensor_content", number=4, type=field.TYPE_BYTES, **optional)
     tensor.field.add(name="string_val", number=8, type=field.TYPE_BYTES, label=field.LABEL_REPEATED)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)

@@ -90,7 +90,7 @@ class Contents:
     optimizer: Any
     metrics: list[Any]
     rate_from_job: bool = True
-    # Returns arrays to save beside the variables, one file per list, such as the best weights so far.
+    # Returns arrays to save with the variables, one file per list, such as the best weights so far.
     extra_arrays: Callable[[], Mapping[str, list[Any]]] = dict
     # Further TensorFlow variables that accumulate over an epoch.
     epoch_sums: tuple[Any, ...] = ()
@@ -110,7 +110,7 @@ class Contents:
     def kinds(self) -> dict[str, tuple[str, ...]]:
         """Return the kinds of the objects by file: other kinds may have variables of the same shapes."""
         return {
-            "optimizer": tuple(type(each).__name__ for each in (self.optimizer, *self.more_optimizers)),
+            "optimizer": tuple(type(optimizer).__name__ for optimizer in (self.optimizer, *self.more_optimizers)),
             "metrics": tuple(f"{type(metric).__name__} {metric.name}" for metric in self.metrics),
         }
 
@@ -120,8 +120,8 @@ class Contents:
             return []
         # Keras 3 counts a constant learning rate among the optimizer's variables, tf_keras does not.
         rate = keras_internals.rate_or_schedule(self.optimizer) if self.rate_from_job else None
-        own = [variable for variable in self.optimizer.variables if variable is not rate]
-        return [*own, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
+        main = [variable for variable in self.optimizer.variables if variable is not rate]
+        return [*main, *(variable for optimizer in self.more_optimizers for variable in optimizer.variables)]
 
 
 @dataclass(eq=False, repr=False)
@@ -196,9 +196,9 @@ class Checkpointer:
     def assign(self, loaded: LoadedCheckpoint, *, only: str | None = None) -> CheckpointState:
         """Assign the arrays to all variables, or to those of one file; return the state. Raise ResumeRefused."""
         state, of_files = loaded.state, self.contents.variables()
-        wanted = {name: variables for name, variables in of_files.items() if only in (None, name)}
+        to_assign = {name: variables for name, variables in of_files.items() if only in (None, name)}
         # All files are checked before any is assigned, so that a refused checkpoint does not change the model.
-        for name, variables in list(wanted.items()):
+        for name, variables in list(to_assign.items()):
             arrays, kinds = loaded.arrays.get(name, []), self.contents.kinds().get(name)
             difference = _difference(name, variables, arrays)
             if difference is None and kinds != state.kinds.get(name, kinds):
@@ -212,7 +212,7 @@ class Checkpointer:
                     next_step="Give another output folder, or set training.resume: Never.",
                 )
             # Metrics are no part of what was learned. The sum of the losses is among them.
-            del wanted[name]
+            del to_assign[name]
             state = state.model_copy(update={"loss_steps": 0.0})
             self._telemetry.notice(
                 "MetricsReset",
@@ -220,7 +220,7 @@ class Checkpointer:
                 "means count from that step on",
                 level="Warning",
             )
-        for name, variables in wanted.items():
+        for name, variables in to_assign.items():
             self._values.assign(variables, loaded.arrays.get(name, []))
         self.extra_arrays = {name: kept for name, kept in loaded.arrays.items() if name not in of_files}
         self.last_step = self._restored_step = state.step
@@ -299,7 +299,7 @@ class Checkpointer:
         state_uri = storage.join(uri, STATE)
         if self._fence is not None:
             self._fence.check()
-        there = {storage.join(uri, each.name): each.version for each in storage.list_objects(uri)}
+        there = {storage.join(uri, stored.name): stored.version for stored in storage.list_objects(uri)}
         if state_uri in there:
             # An earlier attempt saved the same step: its state is deleted before its files change.
             storage.delete(state_uri, version=there[state_uri])

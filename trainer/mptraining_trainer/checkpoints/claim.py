@@ -40,7 +40,7 @@ def claim_folder(worker: Worker) -> Worker:
     if worker.job.training and worker.job.training.resume == "Never":
         if checkpoints(kept):
             worker.telemetry.notice("CheckpointsDeleted", "training.resume: Never; the old checkpoints are deleted")
-        below = {each.uri.removeprefix(f"{kept}/").partition("/")[0] for each in storage.list_objects(kept)}
+        below = {stored.uri.removeprefix(f"{kept}/").partition("/")[0] for stored in storage.list_objects(kept)}
         for name in sorted(below - {fence.FENCE}):
             storage.delete_prefix(storage.join(kept, name))
     return replace(worker, fence=claimed)

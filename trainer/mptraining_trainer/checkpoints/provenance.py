@@ -82,19 +82,19 @@ def changes(before: Origin, now: Origin) -> list[str]:
 
 def settings(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a job's document that affect the numbers, by path, as text."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
 
     def walk(path: str, value: Any) -> None:
         if path in _IGNORED_SETTINGS:
             return
         if isinstance(value, Mapping) and value:
-            for name, each in value.items():
-                walk(f"{path}.{name}" if path else str(name), each)
+            for name, child in value.items():
+                walk(f"{path}.{name}" if path else str(name), child)
         else:
-            found[path] = str(value)
+            values[path] = str(value)
 
     walk("", document)
-    return found
+    return values
 
 
 def code_digest(folder: Path) -> str:

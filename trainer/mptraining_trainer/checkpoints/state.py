@@ -73,7 +73,7 @@ def checkpoints(folder: str) -> list[str]:
     """Return the URIs of the published checkpoints below `folder`, oldest first."""
     suffix = f"/{STATE}"
     return sorted(
-        found.uri.removesuffix(suffix) for found in storage.list_objects(folder) if found.uri.endswith(suffix)
+        stored.uri.removesuffix(suffix) for stored in storage.list_objects(folder) if stored.uri.endswith(suffix)
     )
 
 

@@ -12,17 +12,17 @@ from mptraining_trainer.data.schema import ExampleSpec, TensorSpec
 _ANY_SIZE = 32
 
 
-def batch_spec(one: TensorSpec, rows: int) -> Any:
+def batch_spec(tensor: TensorSpec, rows: int) -> Any:
     """Return the spec of a tensor [rows, *shape]; a variable size becomes 32, a ragged tensor keeps it."""
-    if one.ragged:
-        return tf.RaggedTensorSpec([rows, *one.shape], one.dtype, ragged_rank=1)
-    return tf.TensorSpec([rows, *(_ANY_SIZE if size is None else size for size in one.shape)], one.dtype)
+    if tensor.ragged:
+        return tf.RaggedTensorSpec([rows, *tensor.shape], tensor.dtype, ragged_rank=1)
+    return tf.TensorSpec([rows, *(_ANY_SIZE if size is None else size for size in tensor.shape)], tensor.dtype)
 
 
 def example_specs(example: ExampleSpec, rows: int) -> tuple[Any, Any, Any]:
     """Return the specs of a batch of such examples: inputs, labels, weights."""
     inputs, labels = (
-        one_or_dict({one.name: batch_spec(one, rows) for one in tensors})
+        one_or_dict({tensor.name: batch_spec(tensor, rows) for tensor in tensors})
         for tensors in (example.inputs, example.labels)
     )
     return inputs, labels, tf.TensorSpec([rows], tf.float32) if example.weighted else ()
@@ -33,9 +33,9 @@ def one_or_dict(tensors: dict[str, Any]) -> Any:
     return next(iter(tensors.values())) if len(tensors) == 1 else tensors or ()
 
 
-def zeros(one: TensorSpec, rows: int) -> Any:
+def zeros(tensor: TensorSpec, rows: int) -> Any:
     """Return zeros of `batch_spec`; a ragged tensor has one value in each row."""
-    if one.ragged:
-        return tf.RaggedTensor.from_uniform_row_length(tf.zeros([rows, *one.shape[1:]], one.dtype), 1)
-    spec = batch_spec(one, rows)
+    if tensor.ragged:
+        return tf.RaggedTensor.from_uniform_row_length(tf.zeros([rows, *tensor.shape[1:]], tensor.dtype), 1)
+    spec = batch_spec(tensor, rows)
     return tf.zeros(spec.shape, spec.dtype)

@@ -43,13 +43,13 @@ def disk_cache(
     """
     if mode == "None":
         return None, 0
-    remote = [object for object in objects if storage.is_remote(object.uri)]
+    remote = [shard for shard in objects if storage.is_remote(shard.uri)]
     if not remote:
         if mode == "Disk":
             notice("DiskCache", "data.cache: Disk is for buckets; these records are on a disk already")
         return None, 0
     folder = Path(tempfile.gettempdir())
-    size, room = sum(object.size for object in remote), int(_DISK_SHARE * available_disk(folder) / processes) - reserved
+    size, room = sum(shard.size for shard in remote), int(_DISK_SHARE * available_disk(folder) / processes) - reserved
     if size > room:
         if mode == "Disk":
             text = f"data.cache: Disk: the records take {size / 1e9:.1f} GB and {folder} has room for {room / 1e9:.1f}"
@@ -123,7 +123,7 @@ def _decode_all(split: Split, limit: float) -> tuple[tuple[Any, ...], int] | Non
         parts.append(part)
     with tf.device("/CPU:0"):
         *cached, numbers = tf.nest.map_structure(lambda *tensors: tf.concat(tensors, axis=0), *parts)
-    rows = {int(each.nrows() if isinstance(each, tf.RaggedTensor) else len(each)) for each in tf.nest.flatten(cached)}
+    rows = {int(leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else len(leaf)) for leaf in tf.nest.flatten(cached)}
     # Batches gather rows by record number: row i of every tensor must be record i.
     if rows != {split.count} or not np.array_equal(numbers, np.arange(split.count)):
         raise RuntimeError(f"{split.count} records were decoded to tensors of {sorted(rows)} rows")

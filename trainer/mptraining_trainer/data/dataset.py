@@ -78,7 +78,7 @@ def open_data(
     split_manifest = manifest.find(patterns)
     if training_columns is None and data.features is None and split_manifest is None:
         causes = features.undecodable(list(first.values()))
-        faults = {number: Fault(causes[place]) for place, number in enumerate(first) if place in causes}
+        faults = {number: Fault(causes[position]) for position, number in enumerate(first) if position in causes}
         _report_faults(faults, len(first), reader)
         first = {number: record for number, record in first.items() if number not in faults}
     columns = training_columns or schema.decide_columns(
@@ -98,9 +98,9 @@ def open_data(
 
 def report_if_sorted(split_manifest: Manifest | None, data: ResolvedData, notice: Callable[..., None]) -> None:
     """Report training data that the manifest describes as sorted by label, as a warning if its shuffling is set."""
-    found = sorted_labels.report(split_manifest, data)
-    if found is not None:
-        notice("SortedRecords", found.text, level="Info" if found.is_mixed else "Warning")
+    fact = sorted_labels.report(split_manifest, data)
+    if fact is not None:
+        notice("SortedRecords", fact.text, level="Info" if fact.is_mixed else "Warning")
 
 
 def _are_mixed(split_manifest: Manifest | None, columns: Columns, reader: RecordReader) -> bool:
@@ -120,8 +120,8 @@ def _check_records(columns: Columns, records: Mapping[int, bytes], reader: Recor
 
     Raises InvalidData if none of them agrees, since the job then describes other records, and as `report_damaged` does.
     """
-    found = {number: record_check.fault(columns.columns, record) for number, record in records.items()}
-    faults = {number: fault for number, fault in found.items() if fault is not None}
+    checked = {number: record_check.fault(columns.columns, record) for number, record in records.items()}
+    faults = {number: fault for number, fault in checked.items() if fault is not None}
     if not faults and records:
         # A record may have no such feature, but a misspelled name is in none.
         absent = record_check.absent([column for column in columns.columns if column.default is None], records.values())
@@ -133,10 +133,10 @@ def _report_faults(faults: Mapping[int, Fault], records: int, reader: RecordRead
     """Report faults by record number as damage; raises InvalidData if all of so many `records` have one."""
     if faults and (len(faults) == records or reader.bad_records.action == "Fail"):
         number, fault = next(iter(faults.items()))
-        bad = reader.dataset.bad_record(number, fault.found)
+        bad = reader.dataset.bad_record(number, fault.mistake)
         raise InvalidData(
             bad.uri,
-            f"record {bad.record} at byte {bad.offset}: {fault.found}",
+            f"record {bad.record} at byte {bad.offset}: {fault.mistake}",
             expected=fault.expected,
             next_step=fault.hint,
         )

@@ -102,9 +102,9 @@ def batched(dataset: Any, columns: Columns, size: int, *, drop_remainder: bool =
 
 def fault(columns: Columns, record: bytes) -> str | None:
     """Return why the record cannot be decoded, naming the feature; None if it can."""
-    found = record_check.fault(columns.columns, record)
-    if found is not None:
-        return found.cause
+    difference = record_check.fault(columns.columns, record)
+    if difference is not None:
+        return difference.cause
     # The record alone, without a graph: this runs in a thread of tf.data, whose other threads may be busy.
     with tf.device("/CPU:0"):
         for column in columns.columns:

@@ -40,7 +40,7 @@ class InputInterval:
     @staticmethod
     def begin(meter: InputMeter) -> InputInterval:
         """Start from the meter's present counters."""
-        return InputInterval(meter.figures.bytes, meter.waited_for_bytes)
+        return InputInterval(meter.figures.received, meter.waited_for_bytes)
 
     def add(self, seconds: float, waited_seconds: float | None) -> None:
         self.seconds += seconds
@@ -76,7 +76,7 @@ def advice(since: InputInterval, meter: InputMeter) -> str:
             "(podTemplate.resources), store the images in their final size (mptj records convert --image-size), "
             "or set data.cache: Memory"
         )
-    rate = (since.bytes_per_second(meter.figures.bytes) or 0.0) / 1e6
+    rate = (since.bytes_per_second(meter.figures.received) or 0.0) / 1e6
     if meter.remote and meter.cache == "None":
         return (
             f"{prefix}, and the bucket gives {rate:.0f} MB/s: set data.cache: Disk with room for all records in the "

@@ -189,7 +189,7 @@ class Split:
             dataset = batched(dataset, self.columns, batch)
         dataset = preprocess.map_batches(dataset, parallel=threads())
         spec = self.columns.example_spec()
-        named_inputs, named_labels = [one.name for one in spec.inputs], [one.name for one in spec.labels]
+        named_inputs, named_labels = [tensor.name for tensor in spec.inputs], [tensor.name for tensor in spec.labels]
 
         @not_converted
         def batch_of(inputs: Any, labels: Any, weights: Any, mask: Any, _seeds: Any) -> tuple[Any, ...]:
@@ -217,7 +217,7 @@ class Split:
 
         @not_converted
         def gather(records: Any, mask: Any, seeds: Any) -> tuple[Any, ...]:
-            gathered = tf.nest.map_structure(lambda each: tf.gather(each, records), self.cached)
+            gathered = tf.nest.map_structure(lambda tensor: tf.gather(tensor, records), self.cached)
             inputs, labels, weights, whole = gathered
             return inputs, labels, weights, mask * whole, seeds
 
@@ -244,11 +244,11 @@ class Split:
                     seeds = numbers.seeds(piece)
                     for first in range(0, len(piece.records), batch):
                         rows = slice(first, first + batch)
-                        wanted = piece.records[rows]
-                        records, mask = self.take(stream, wanted, filler, on_taken)
+                        batch_numbers = piece.records[rows]
+                        records, mask = self.take(stream, batch_numbers, filler, on_taken)
                         if training and self.meter.first_record_seconds is None:
                             self.meter.first_record_seconds = self.now() - began
-                        yield records, wanted, mask, seeds[rows]
+                        yield records, batch_numbers, mask, seeds[rows]
             finally:
                 stream.close()
 
@@ -269,10 +269,10 @@ class Split:
 
         def repair(records: Any, numbers: Any, mask: Any) -> tuple[Any, Any]:
             records, mask = records.copy(), mask.copy()
-            for place in np.flatnonzero(mask):
+            for row in np.flatnonzero(mask):
                 with self._keep_problem():
-                    if self._is_damaged(int(numbers[place]), records[place]):
-                        records[place], mask[place] = filler, 0
+                    if self._is_damaged(int(numbers[row]), records[row]):
+                        records[row], mask[row] = filler, 0
             return records, mask
 
         skips = self.reader.bad_records.action == "Skip"
@@ -328,7 +328,7 @@ class Split:
             if record is not None and not self._is_damaged(number, record):
                 return record
         raise InvalidData(
-            self.dataset.shards[0].object.uri, "every record is damaged", next_step="Convert the data again."
+            self.dataset.shards[0].stored.uri, "every record is damaged", next_step="Convert the data again."
         )
 
 

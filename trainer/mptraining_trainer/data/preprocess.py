@@ -119,7 +119,7 @@ def _named(outputs: Any, before: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]
     if isinstance(outputs, Mapping):
         return tuple(_spec(str(name), tensor) for name, tensor in outputs.items())
     tensors = tf.nest.flatten(outputs)
-    names = [each.name for each in before]
+    names = [tensor.name for tensor in before]
     if len(tensors) != len(names):
         names = [f"{names[0] if names else 'tensor'}_{number}" for number in range(len(tensors))]
     return tuple(_spec(name, tensor) for name, tensor in zip(names, tensors, strict=True))

@@ -207,7 +207,7 @@ def _cast(stored: Any, column: Column) -> Any:
     cast = tf.cast(stored, dtype)
     if dtype == tf.bool or not dtype.is_integer:
         return cast
-    numbers, whole = (each.flat_values if isinstance(each, tf.RaggedTensor) else each for each in (cast, stored))
+    numbers, whole = (part.flat_values if isinstance(part, tf.RaggedTensor) else part for part in (cast, stored))
     outside = f"a number that is no {column.dtype}"
     with tf.control_dependencies([tf.debugging.assert_equal(tf.cast(numbers, tf.int64), whole, outside)]):
         numbers = tf.identity(numbers)
@@ -226,16 +226,16 @@ def _grouped(values: Any, shape: Sequence[int | None]) -> Any:
     """Return the values of each row [batch, None] in groups [batch, None, *shape]."""
     if not shape:
         return values
-    each = math.prod(size or 1 for size in shape)
+    group = math.prod(size or 1 for size in shape)
     # The lengths add up to the number of groups only if each is a multiple, which TensorFlow verifies.
-    return tf.RaggedTensor.from_row_lengths(tf.reshape(values.flat_values, [-1, *shape]), values.row_lengths() // each)
+    return tf.RaggedTensor.from_row_lengths(tf.reshape(values.flat_values, [-1, *shape]), values.row_lengths() // group)
 
 
 def _raw(stored: Any, column: Column, shape: Sequence[int | None]) -> Any:
     """Return the tensors of bytes [batch]: [batch, *shape], ragged if the first size is None."""
     if shape and shape[0] is None:
-        each = item_bytes(column.dtype) * math.prod(size or 1 for size in shape[1:])
-        lengths = tf.cast(tf.strings.length(stored), tf.int64) // each
+        step_bytes = item_bytes(column.dtype) * math.prod(size or 1 for size in shape[1:])
+        lengths = tf.cast(tf.strings.length(stored), tf.int64) // step_bytes
         joined = tf.strings.reduce_join(stored)
         return tf.RaggedTensor.from_row_lengths(tf.reshape(_numbers(joined, column.dtype), [-1, *shape[1:]]), lengths)
     # The number of rows comes from the records, so that bytes of another shape are an error and no further rows.

@@ -24,10 +24,10 @@ def align(batch: Any, padding: Any) -> Any:
     dynamic = [(number, axis) for number, axis, size in axes if size is None]
     if not dynamic:
         return batch
-    own = tf.stack([tf.cast(tf.shape(leaves[number])[axis], tf.float32) for number, axis in dynamic])
+    local_sizes = tf.stack([tf.cast(tf.shape(leaves[number])[axis], tf.float32) for number, axis in dynamic])
     row = tf.one_hot(context.replica_id_in_sync_group, context.num_replicas_in_sync)
     # The sum of one row for each replica, since strategies have no maximum.
-    sizes = tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, row[:, None] * own), axis=0)
+    sizes = tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, row[:, None] * local_sizes), axis=0)
     largest = dict(zip(dynamic, tf.unstack(tf.cast(sizes, tf.int32)), strict=True))
     aligned = [
         _pad(leaf, [largest.get((number, axis)) for axis in range(leaf.shape.rank)], value)
@@ -43,5 +43,5 @@ def _pad(tensor: Any, sizes: Sequence[Any], value: Any) -> Any:
     missing = [0 if size is None else size - shape[axis] for axis, size in enumerate(sizes)]
     if tensor.dtype != tf.string:
         value = tf.cast(value, tensor.dtype)
-    padded = tf.pad(tensor, [[0, each] for each in missing], constant_values=value)
+    padded = tf.pad(tensor, [[0, size] for size in missing], constant_values=value)
     return tf.ensure_shape(padded, tensor.shape)

@@ -68,12 +68,12 @@ def wait_for_peers(
     with _listening(identity) as listener, ThreadPoolExecutor(_PROBE_THREADS, thread_name_prefix="rendezvous") as pool:
         while True:
             unreached = [index for index in missing if missing[index] != _NOT_CONNECTED]
-            found = dict(zip(unreached, pool.map(probe, [identity.hosts[index] for index in unreached]), strict=True))
+            errors = dict(zip(unreached, pool.map(probe, [identity.hosts[index] for index in unreached]), strict=True))
             unconnected -= _connected_workers(listener) if unconnected else set()
             missing = {
                 index: error
                 for index in missing
-                if (error := found.get(index) or (_NOT_CONNECTED if index in unconnected else None)) is not None
+                if (error := errors.get(index) or (_NOT_CONNECTED if index in unconnected else None)) is not None
             }
             if not missing:
                 return
@@ -118,13 +118,13 @@ def connection_error(address: str, greeting: bytes = b"") -> str | None:
 
 def _connected_workers(listener: socket.socket) -> set[int]:
     """Return the indices of the workers that have connected since the last call."""
-    found: set[int] = set()
+    connected: set[int] = set()
     listener.settimeout(0)
     while True:
         try:
             connection, _ = listener.accept()
         except (BlockingIOError, ConnectionError):
-            return found
+            return connected
         with connection:
             connection.settimeout(_GREETING_SECONDS)
             try:
@@ -132,7 +132,7 @@ def _connected_workers(listener: socket.socket) -> set[int]:
             except OSError:
                 continue
         if greeting.startswith(_GREETING) and greeting.removeprefix(_GREETING).isdecimal():
-            found.add(int(greeting.removeprefix(_GREETING)))
+            connected.add(int(greeting.removeprefix(_GREETING)))
 
 
 @contextmanager

@@ -48,17 +48,21 @@ class ReplicaValues:
     def read(self, variables: Sequence[Any]) -> list[Any]:
         """Return copies of all values as NumPy arrays; a variable with one value per replica is [replicas, …]."""
         per_replica = [variable for variable in variables if is_per_replica(variable)]
+        local = self._strategy.experimental_local_results
         of_replicas = iter(
-            self._gather_replicas(per_replica) if self._several_workers else map(self._local_replicas, per_replica)
+            self._gather_replicas(per_replica)
+            if self._several_workers
+            else [np.stack([result.numpy() for result in local(variable)]) for variable in per_replica]
         )
         # For a mirrored variable only the first replica is read, which costs half of reading the whole variable.
-        same = [self._strategy.experimental_local_results(each)[0] for each in variables if not is_per_replica(each)]
-        small = sum(each.dtype.size * each.shape.num_elements() for each in same) <= _PIECE_BYTES
+        mirrored = (variable for variable in variables if not is_per_replica(variable))
+        same = [local(variable)[0] for variable in mirrored]
+        small = sum(variable.dtype.size * variable.shape.num_elements() for variable in same) <= _PIECE_BYTES
         # `numpy` copies already, and threads would only slow down a small state.
         copies = iter(
-            [np.asarray(each.numpy(), order="C") for each in same]
+            [np.asarray(variable.numpy(), order="C") for variable in same]
             if small
-            else _copies([np.asarray(each.read_value()) for each in same])
+            else _copies([np.asarray(variable.read_value()) for variable in same])
         )
         return [next(of_replicas if is_per_replica(variable) else copies) for variable in variables]
 
@@ -97,9 +101,6 @@ class ReplicaValues:
     def _several_workers(self) -> bool:
         return isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
-    def _local_replicas(self, variable: Any) -> Any:
-        return np.stack([result.numpy() for result in self._strategy.experimental_local_results(variable)])
-
     def _gather_replicas(self, variables: Sequence[Any]) -> list[Any]:
         if not variables:
             return []
@@ -116,8 +117,8 @@ class ReplicaValues:
 
 def shape_matches(variable: Any, shape: Sequence[int]) -> bool:
     """Return whether an array of this shape can be assigned: the variable's shape, with or without a replica axis."""
-    own = list(variable.shape)
-    return list(shape) == own or (_aggregation(variable) is not None and list(shape[1:]) == own)
+    expected = list(variable.shape)
+    return list(shape) == expected or (_aggregation(variable) is not None and list(shape[1:]) == expected)
 
 
 def _copies(arrays: Sequence[Any]) -> list[Any]:
@@ -211,10 +212,10 @@ def all_reduce(gradients: Sequence[Any], overwritten: Sequence[bool], *, mean: b
             present = [tf.where(row, value, 0) for row, value in zip(rows, present, strict=True)]
         reduced = list(present)
         # TensorFlow concatenates the values of one call.
-        for places in _places_by_type(present):
-            values = context.all_reduce(operation, [present[place] for place in places])
-            for place, value in zip(places, values, strict=True):
-                reduced[place] = value
+        for indices in _indices_by_type(present):
+            values = context.all_reduce(operation, [present[index] for index in indices])
+            for index, value in zip(indices, values, strict=True):
+                reduced[index] = value
         return iter(reduced)
 
     sums = reduce(operation, largest=False)
@@ -269,16 +270,16 @@ def all_finite(values: Sequence[Any]) -> Any:
     """Return whether no element of these floating-point tensors is infinite or NaN, a bool scalar."""
     flat = [tf.reshape(value, [-1]) for value in values]
     # One operation per dtype, because a model may have hundreds of small tensors.
-    same = [tf.concat([flat[place] for place in places], axis=0) for places in _places_by_type(flat)]
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in same])
+    same = [tf.concat([flat[index] for index in indices], axis=0) for indices in _indices_by_type(flat)]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in same])
 
 
-def _places_by_type(values: Sequence[Any]) -> Iterable[list[int]]:
-    """Return the places of the values of each dtype."""
-    places: dict[Any, list[int]] = {}
-    for place, value in enumerate(values):
-        places.setdefault(value.dtype, []).append(place)
-    return places.values()
+def _indices_by_type(values: Sequence[Any]) -> Iterable[list[int]]:
+    """Return the indices of the values of each dtype."""
+    indices: dict[Any, list[int]] = {}
+    for index, value in enumerate(values):
+        indices.setdefault(value.dtype, []).append(index)
+    return indices.values()
 
 
 class CrossReplicaSum:

@@ -96,11 +96,11 @@ def _on_tpu(job: ResolvedJob) -> Any:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _missing(job: ResolvedJob, found: str) -> InvalidSpec:
+def _missing(job: ResolvedJob, devices: str) -> InvalidSpec:
     promised = job.accelerator
     return InvalidSpec(
         "spec.accelerator",
-        f"promised {promised.count_per_worker} x {promised.type} and sees {found}",
+        f"promised {promised.count_per_worker} x {promised.type} and sees {devices}",
         next_step="Check the node's drivers and the image's variant, or allow the CPU: cpuFallback in the operator's "
         "settings, `mptj run` on a laptop.",
     )

@@ -153,7 +153,7 @@ def export(
             "classes": list(example.classes) if example and example.classes else None,
             "preprocess": program.rebuild.get("preprocess"),
             "records": _records(columns) if columns else None,
-            "losses": {name: one._asdict() for name, one in program.losses.items()},
+            "losses": {name: loss._asdict() for name, loss in program.losses.items()},
             "trainedUnder": job.precision.policy,
             "step": step,
             "metrics": {name: json_value(value) for name, value in (metrics or {}).items()},
@@ -262,17 +262,17 @@ class _Forms:
             try:
                 with float32_model.quiet(), float32_model.global_policy(self._keras.module, policy):
                     model.export(str(target), **options)
-                serve = form.open(target)
+                serve = form.load(target)
             except Exception as error:  # noqa: BLE001 - Keras and TensorFlow raise anything
                 failure = f"Keras cannot export it: {reference.describe(error)}"
                 continue
-            found = expected.difference(serve) if expected else None
-            if found is None:
+            difference = expected.difference(serve) if expected else None
+            if difference is None:
                 self.policy = policy
                 # What `load` and `mptj predict` open comes first.
                 self.formats.insert(0 if name == SAVED_MODEL else len(self.formats), form.path)
                 return
-            failure = found
+            failure = difference
         form.delete(self._folder)
         self.left_out[form.path] = failure
 
@@ -443,11 +443,11 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any) -> Any:
         spec["name"]: keras.Input(tuple(spec["shape"]), dtype=spec["dtype"], name=spec["name"]) for spec in inputs
     }
     entry = entries if len(entries) > 1 else next(iter(entries.values()))
-    found = []
+    results = []
     for number, model in enumerate(models):
         # Nested models need different names.
         setattr(model, "_name" if keras.__name__ == "tf_keras" else "name", f"member_{number}")
-        found.append(model([entries[spec["name"]] for spec in inputs] if takes_list(model) else entry))
+        results.append(model([entries[spec["name"]] for spec in inputs] if takes_list(model) else entry))
 
     def mean(name: Any, outputs: Any) -> Any:
         scaled = [
@@ -456,16 +456,16 @@ def average_models(keras: Any, models: Any, inputs: Any, weights: Any) -> Any:
         ]
         return keras.layers.Add(name=name, dtype="float32")(scaled)
 
-    first = found[0]
+    first = results[0]
     outputs: Any
     if isinstance(first, dict):
-        outputs = {name: mean(name, [output[name] for output in found]) for name in first}
+        outputs = {name: mean(name, [output[name] for output in results]) for name in first}
     elif isinstance(first, (list, tuple)):
         # A loss by output needs the names of the members' outputs.
         names = getattr(models[0], "output_names", [None] * len(first))
-        outputs = [mean(name, list(each)) for name, each in zip(names, zip(*found, strict=True), strict=True)]
+        outputs = [mean(name, list(members)) for name, members in zip(names, zip(*results, strict=True), strict=True)]
     else:
-        outputs = mean("mean", found)
+        outputs = mean("mean", results)
     return keras.Model(entry, outputs, name="ensemble")
 
 
@@ -512,7 +512,8 @@ def _copy_source(name: str, target: Path) -> None:
     if file.suffix != ".py" or "site-packages" in file.parts:
         return
     root = file.parents[name.count(".") + (file.name == "__init__.py")]
-    imported = {Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None))}
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    imported = {Path(name) for name in files if name}
     ours = [path for path in imported if path.suffix == ".py" and path.is_relative_to(root) and _is_source(path, root)]
     if sum(path.stat().st_size for path in ours) > _LARGEST_SOURCE:
         ours = [file]

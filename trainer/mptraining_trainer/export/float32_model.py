@@ -114,19 +114,19 @@ def _convert_bfloat16(path: Path) -> None:
     """
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix="mptraining-") as scratch:
         weights = Path(archive.extract(_WEIGHTS, scratch))
-        found: list[str] = []
+        names: list[str] = []
         with h5py.File(weights, "r+") as file:
 
             def collect(name: str, item: Any) -> None:
                 if isinstance(item, h5py.Dataset) and item.dtype == np.dtype("V2") and "dtype" not in item.attrs:
-                    found.append(name)
+                    names.append(name)
 
             file.visititems(collect)
-            for name in found:
+            for name in names:
                 values = file[name][()].view(tf.bfloat16.as_numpy_dtype).astype(np.float32)
                 del file[name]
                 file[name] = values
-        if found:
+        if names:
             _rewrite(archive, Path(scratch, path.name), {_WEIGHTS: weights})
             shutil.move(Path(scratch, path.name), path)
 
@@ -170,12 +170,12 @@ def own_objects(model: Any, keras: Keras) -> dict[str, Callable[..., Any]]:
 
     Keras looks them up in the module that defined them. That of a script was `__main__` and no longer exists.
     """
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for layer in keras.layers(model):
         for value in (type(layer), *vars(layer).values()):
             if isinstance(value, type | FunctionType) and not _is_keras(value):
-                found[value.__name__] = value
-    return found
+                functions[value.__name__] = value
+    return functions
 
 
 def _is_keras(value: type | FunctionType) -> bool:

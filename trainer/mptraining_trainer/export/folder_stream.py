@@ -45,11 +45,11 @@ def write_tar(folder: Path, stream: BinaryIO) -> None:
 def _files(folder: Path) -> list[tuple[Path, int]]:
     if not folder.is_dir():
         raise InvalidData(str(folder), "no such folder", next_step="Is it the run folder, and has the job begun?")
-    found = []
+    sizes = []
     for path in folder.rglob("*"):
         try:
             if path.is_file():
-                found.append((path, path.stat().st_size))
+                sizes.append((path, path.stat().st_size))
         except FileNotFoundError:  # Deleted meanwhile, such as an old checkpoint.
             continue
-    return sorted(found, key=lambda each: each[0].relative_to(folder).as_posix())
+    return sorted(sizes, key=lambda entry: entry[0].relative_to(folder).as_posix())

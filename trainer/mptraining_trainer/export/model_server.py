@@ -93,7 +93,7 @@ def _file() -> Path:
 
 def _read_kept() -> dict[str, str]:
     try:
-        found: dict[str, str] = json.loads(_file().read_text(encoding="utf-8"))
+        kept: dict[str, str] = json.loads(_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise InvalidData("folder", "none is kept here", expected="worker 0 after a success, without output") from None
-    return found
+    return kept

@@ -51,9 +51,9 @@ class Reference:
             outputs = forward(self.inputs)
         except Exception as error:  # noqa: BLE001 - a layer of the user may raise any error
             return f"it fails on the first batch: {describe(error)}"
-        shapes, wanted = [each.shape for each in outputs], [each.shape for each in self.outputs]
-        if shapes != wanted:
-            return f"its outputs have the shapes {shapes}, the trained model's {wanted}"
+        shapes, expected_shapes = ([output.shape for output in arrays] for arrays in (outputs, self.outputs))
+        if shapes != expected_shapes:
+            return f"its outputs have the shapes {shapes}, the trained model's {expected_shapes}"
         roundoff = _ROUNDOFF.get(self.policy.removeprefix("mixed_"), 2.0**-11)
         for output, expected, noise in zip(outputs, self.outputs, self.noise, strict=True):
             if expected.dtype.kind not in "fiub":
@@ -99,7 +99,7 @@ def call(model: Any, keras: Keras, inputs: Any) -> tuple[np.ndarray, ...]:
 
 def flat(outputs: Any) -> tuple[np.ndarray, ...]:
     """Return the tensors of a structure as arrays; numbers as float64."""
-    return tuple(_array(each) for each in tf.nest.flatten(outputs, expand_composites=True))
+    return tuple(_array(output) for output in tf.nest.flatten(outputs, expand_composites=True))
 
 
 def _array(tensor: Any) -> np.ndarray:
@@ -144,7 +144,7 @@ def first_rows(inputs: Any, model: Any) -> Any:
     fixed = next((entry.shape[0] for entry in getattr(model, "inputs", None) or () if len(entry.shape)), None)
     if fixed is None:
         return inputs
-    return tf.nest.map_structure(lambda each: tf.gather(each, np.arange(fixed) % each.shape[0]), inputs)
+    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, np.arange(fixed) % tensor.shape[0]), inputs)
 
 
 def describe(error: Exception) -> str:

@@ -24,14 +24,14 @@ Forward = Callable[[Any], Sequence[Any]]
 
 @dataclass(frozen=True)
 class ServingForm:
-    """`path` is its file or folder in the export, `modules` what writes and opens it beside TensorFlow.
+    """`path` is its file or folder in the export; `modules` write and load it, in addition to TensorFlow.
 
     `modules` have the names of their packages, with underscores. `weights` is a second file, if it has one.
     """
 
     path: str
     modules: tuple[str, ...]
-    open: Callable[[Path], Forward]
+    load: Callable[[Path], Forward]
     weights: str | None = None
 
     def delete(self, folder: Path) -> None:

@@ -48,7 +48,7 @@ class Extraction:
 
     where: str
     entries: int = 0
-    bytes: int = 0
+    size: int = 0
     files: set[PurePosixPath] = field(default_factory=set)
     links: set[PurePosixPath] = field(default_factory=set)
 
@@ -62,10 +62,10 @@ class Extraction:
         if path in self.links or any(parent in self.links for parent in path.parents):
             raise self.entry_error(name, "is behind a link")
         self.entries += 1
-        self.bytes += size
+        self.size += size
         if self.entries > MOST_ENTRIES:
             raise self.entry_error(name, f"is one entry more than {MOST_ENTRIES:,}")
-        if self.bytes > MOST_BYTES:
+        if self.size > MOST_BYTES:
             raise self.entry_error(name, f"goes beyond {MOST_BYTES >> 30} GiB unpacked")
         return path
 
@@ -105,10 +105,8 @@ def _archive_errors(where: str) -> Iterator[None]:
             raise
         # Two entries of one name or a name that is too long: the archive is at fault, and another attempt cannot
         # succeed.
-        what = error.strerror or str(error)
-        raise InvalidData(
-            where, f"the archive cannot be unpacked: {what}: {error.filename}", next_step=_NEXT_STEP
-        ) from error
+        cause = f"the archive cannot be unpacked: {error.strerror or error}: {error.filename}"
+        raise InvalidData(where, cause, next_step=_NEXT_STEP) from error
 
 
 def _untar(archive: Path, folder: Path, extraction: Extraction) -> None:
@@ -137,7 +135,7 @@ def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, extr
             raise extraction.entry_error(member.name, f"is a link to {member.linkname!r}, which leads out")
         if target not in extraction.files or target == path:
             raise extraction.entry_error(member.name, f"is a hard link to {member.linkname!r}, no file before it")
-        extraction.bytes += Path(folder, target).stat().st_size
+        extraction.size += Path(folder, target).stat().st_size
         extraction.files.add(path)
         Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(folder, target), Path(folder, path))
@@ -150,16 +148,16 @@ def _untar_one(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, extr
         raise extraction.entry_error(member.name, "is a device or a pipe")
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     """Write the file's content; keep of its mode the owner's permissions, and read and execute for others."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = tar.extractfile(member)
     assert content is not None
     # Without O_NOFOLLOW a link of that name would be written through.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with content, os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+    with content, os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         shutil.copyfileobj(content, file)
-    place.chmod(member.mode & 0o755 | 0o600)
+    path.chmod(member.mode & 0o755 | 0o600)
 
 
 def _stays_inside(link: PurePosixPath, target: str) -> bool:

@@ -64,11 +64,11 @@ def _returned(value: object) -> FunctionResult:
     try:
         pickled = pickle.dumps(value)
     except Exception as error:
-        found = f"returned a value of type {name}, which cannot be pickled: {error}"
-        raise InvalidProgram("the function", found, next_step=_NEXT_STEP) from error
+        mistake = f"returned a value of type {name}, which cannot be pickled: {error}"
+        raise InvalidProgram("the function", mistake, next_step=_NEXT_STEP) from error
     if len(pickled) > MOST_BYTES:
-        found = f"returned a value of type {name} of {len(pickled):,} bytes"
-        raise InvalidProgram("the function", found, expected=f"at most {MOST_BYTES:,}", next_step=_NEXT_STEP)
+        mistake = f"returned a value of type {name} of {len(pickled):,} bytes"
+        raise InvalidProgram("the function", mistake, expected=f"at most {MOST_BYTES:,}", next_step=_NEXT_STEP)
     return FunctionResult(raised=False, type=name, pickle=base64.b64encode(pickled).decode())
 
 
@@ -98,9 +98,9 @@ def outcome(attempt: int, redact: Callable[[str], str]) -> FunctionResult | None
     """Return the outcome of this process' function, once, without the values of Secrets in its texts."""
     if not _outcomes:
         return None
-    found = _outcomes.pop()
-    texts = {"message": redact(found.message), "traceback": redact(found.traceback)}
-    return found.model_copy(update={"attempt": attempt, **texts})
+    result = _outcomes.pop()
+    texts = {"message": redact(result.message), "traceback": redact(result.traceback)}
+    return result.model_copy(update={"attempt": attempt, **texts})
 
 
 def publish(result: FunctionResult, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""What a job does, as one of four kinds: each has what it needs, so that no reader asks whether it is there."""
+"""The four kinds of jobs. Each kind has all fields that it needs, so that no reader checks for None."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _unpack(path: Path, folder: Path, where: str, sha256: str, *, field: str) ->
             next_step="The archive is not the one the job names: upload that one, or write its sha256sum.",
         )
     extraction = unpack(path, folder, where)
-    return f"{len(extraction.files):,} files, {extraction.bytes:,} bytes from {where}"
+    return f"{len(extraction.files):,} files, {extraction.size:,} bytes from {where}"
 
 
 def _copy(mounted: Path, folder: Path) -> str:

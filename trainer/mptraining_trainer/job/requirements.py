@@ -1,4 +1,4 @@
-"""Installation of a source's requirements beside the image's packages, with an optional cache of installed packages.
+"""Installation of a source's requirements within the image's packages, with an optional cache of what was installed.
 
 The image's packages stay unchanged and count as installed; a requirement of another version fails, because TensorFlow
 and everything measured with it come from the image. TensorFlow counts as installed under the name of any variant
@@ -121,8 +121,8 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
     with tempfile.TemporaryDirectory(dir=packages.parent, prefix=".pip-") as scratch:
         prefix = Path(scratch, "prefix")
         _pip(file, source, prefix, Path(scratch), known_here)
-        for found in sorted(prefix.glob("lib*/python*/site-packages/*")):
-            shutil.move(found, packages / found.name)
+        for package in sorted(prefix.glob("lib*/python*/site-packages/*")):
+            shutil.move(package, packages / package.name)
     if cached is not None:
         save_to_cache(packages, cached)
     return False
@@ -131,7 +131,7 @@ def install(requirements: str, source: Path, packages: Path, *, cache: Path | No
 def _versions() -> dict[str, str]:
     """Return the versions of the installed distributions by normalized name."""
     return {
-        _normal(distribution.name): distribution.version
+        re.sub(r"[-_.]+", "-", distribution.name).lower(): distribution.version
         for distribution in importlib.metadata.distributions()
         if distribution.name
     }
@@ -177,11 +177,11 @@ def _pip_command() -> list[str]:
     """Return the command of this environment's pip, or of a pip on the PATH that installs for this environment."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip")
-    if found is None:
+    pip = shutil.which("pip")
+    if pip is None:
         step = "Install pip there, or the packages themselves, and leave out requirements."
         raise InvalidProgram(_WHERE, "the image has no pip to install them with", next_step=step)
-    return [found, "--python", sys.executable]
+    return [pip, "--python", sys.executable]
 
 
 def _is_tensorflow(name: str) -> bool:
@@ -195,10 +195,6 @@ def _write_tensorflow_metadata(scratch: Path, version: str) -> Path:
     folder.mkdir(parents=True)
     Path(folder, "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_TENSORFLOW}\nVersion: {version}\n", "utf-8")
     return folder.parent
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _error_line(output: str) -> str:

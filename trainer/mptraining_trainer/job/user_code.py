@@ -30,24 +30,24 @@ def import_entry_point(entry_point: str, where: str) -> Callable[..., Any]:
         step = f"Add {missing!r} to source.requirements or to the image." if missing else ""
         raise InvalidProgram(where, describe_error(f"importing {name}", error), next_step=step) from error
     try:
-        found = getattr(module, attribute)
+        function = getattr(module, attribute)
     except AttributeError:
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         hint = nearest(attribute, known) or f"It has {', '.join(sorted(known)) or 'no functions'}."
         raise InvalidProgram(where, f"module {name!r} has no {attribute!r}", next_step=hint) from None
-    if not callable(found):
-        raise InvalidProgram(where, f"{entry_point} is {type(found).__name__}", expected="a function")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        raise InvalidProgram(where, f"{entry_point} is {type(function).__name__}", expected="a function")
+    return function  # type: ignore[no-any-return]
 
 
 def _module_not_found(where: str, name: str, missing: str) -> InvalidProgram:
     parent, _, last = missing.rpartition(".")
     # A top-level module is searched for in the source folder only; the other folders of sys.path hold no user code.
     folders = list(getattr(sys.modules.get(parent), "__path__", [])) if parent else [sys.path[0] or "."]
-    found = {
+    modules = {
         path.stem for folder in folders for path in Path(folder).glob("*") if path.suffix == ".py" or path.is_dir()
     }
-    near = nearest(last, sorted(word for word in found if word.isidentifier()))
+    near = nearest(last, sorted(word for word in modules if word.isidentifier()))
     whose = "" if name == missing else f"for {name!r}; "
     step = near or "Put the code there, or into an installed package."
     return InvalidProgram(where, f"no module {missing!r} ({whose}searched {', '.join(folders)})", next_step=step)

@@ -89,7 +89,7 @@ def pretrained(
 
 
 def build(
-    wanted: Application,
+    application: Application,
     job: ResolvedJob,
     keras: Keras,
     example: ExampleSpec,
@@ -102,22 +102,22 @@ def build(
     """
     rescale = job.data is None or job.data.preprocess == "auto"
     inputs = [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in example.inputs]
-    arguments: dict[str, Any] = {"inputs": inputs, "classes": _classes(wanted, example)}
+    arguments: dict[str, Any] = {"inputs": inputs, "classes": _classes(application, example)}
     preprocess, preprocess_name = None, None
-    if wanted.name in ("mlp", "cnn"):
-        _check_mlp_or_cnn(wanted, example)
+    if application.name in ("mlp", "cnn"):
+        _check_mlp_or_cnn(application, example)
         arguments |= {"rescale": rescale}
-        builder = wanted.name
+        builder = application.name
         model = (mlp if builder == "mlp" else cnn)(keras.module, **arguments)
     else:
-        _check_pretrained(wanted.name, keras, example)
-        arguments |= {"name": wanted.name, "freeze_base": bool(wanted.freeze_base)}
+        _check_pretrained(application.name, keras, example)
+        arguments |= {"name": application.name, "freeze_base": bool(application.freeze_base)}
         builder = "pretrained"
-        model = _pretrained(keras, wanted, arguments)
+        model = _pretrained(keras, application, arguments)
         if rescale:
-            preprocess, preprocess_name = _preprocess(wanted.name, keras, example, notice)
-    if wanted.weights not in (None, "none", "imagenet"):
-        _load_weights(model, wanted.weights)
+            preprocess, preprocess_name = _preprocess(application.name, keras, example, notice)
+    if application.weights not in (None, "none", "imagenet"):
+        _load_weights(model, application.weights)
     _normalize_over_replicas(job, keras, model, notice)
     return BuiltApplication(model, preprocess, preprocess_name, {"builder": builder, "arguments": arguments})
 
@@ -128,9 +128,9 @@ def names(keras: Keras) -> list[str]:
     return ["mlp", "cnn", *(name for name in dir(catalogue) if inspect.isfunction(getattr(catalogue, name)))]
 
 
-def _classes(wanted: Application, example: ExampleSpec) -> int:
-    if wanted.classes is not None:
-        return wanted.classes
+def _classes(application: Application, example: ExampleSpec) -> int:
+    if application.classes is not None:
+        return application.classes
     if example.classes:
         return len(example.classes)
     raise InvalidSpec(
@@ -144,21 +144,23 @@ def _image(name: str, example: ExampleSpec) -> tuple[int | None, ...]:
     """Return the shape of the only input, which must be an image."""
     if len(example.inputs) == 1 and len(example.inputs[0].shape) in (2, 3) and example.inputs[0].dtype != "string":
         return example.inputs[0].shape
-    found = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in example.inputs)
+    inputs = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in example.inputs)
     raise InvalidSpec(
         _NAME,
-        f"{name!r} takes one image and the inputs are {found}",
+        f"{name!r} takes one image and the inputs are {inputs}",
         expected="one feature of shape [height, width, channels]",
         next_step="Choose mlp, or write a function program.",
     )
 
 
-def _check_mlp_or_cnn(wanted: Application, example: ExampleSpec) -> None:
-    if wanted.freeze_base:
+def _check_mlp_or_cnn(application: Application, example: ExampleSpec) -> None:
+    if application.freeze_base:
         raise InvalidSpec(
-            "spec.program.application.freezeBase", f"true with {wanted.name!r}, which has no base", expected="false"
+            "spec.program.application.freezeBase",
+            f"true with {application.name!r}, which has no base",
+            expected="false",
         )
-    if wanted.name == "cnn":
+    if application.name == "cnn":
         shape = _image("cnn", example)
         if shape[2:] == (None,) or (len(shape) == 2 and None in shape):
             raise InvalidSpec("spec.data.features", f"cnn needs a known number of channels, not shape {list(shape)}")
@@ -187,14 +189,14 @@ def _check_pretrained(name: str, keras: Keras, example: ExampleSpec) -> None:
         )
 
 
-def _pretrained(keras: Keras, wanted: Application, arguments: Mapping[str, Any]) -> Any:
-    imagenet = "imagenet" if wanted.weights == "imagenet" else None
+def _pretrained(keras: Keras, application: Application, arguments: Mapping[str, Any]) -> Any:
+    imagenet = "imagenet" if application.weights == "imagenet" else None
     try:
         return pretrained(keras.module, **arguments, weights=imagenet)
     except ValueError as error:
         raise InvalidSpec(
             "spec.data.features",
-            f"{wanted.name} cannot be built for these images: {error}",
+            f"{application.name} cannot be built for these images: {error}",
             next_step="Give the feature `resize: [224, 224]`, and 3 channels for imagenet's weights.",
         ) from None
     except Exception as error:
@@ -257,18 +259,18 @@ def _load_weights(model: Any, uri: str) -> None:
 
 def _normalize_over_replicas(job: ResolvedJob, keras: Keras, model: Any, notice: Callable[[str, str], None]) -> None:
     """Synchronize BatchNormalization over the global batch; send a notice if XLA prevents it."""
-    found = [
+    layers = [
         layer
         for layer in keras.layers(model)
         if isinstance(layer, keras.module.layers.BatchNormalization) and layer.trainable
     ]
-    if job.replicas == 1 or not found:
+    if job.replicas == 1 or not layers:
         return
     # XLA cannot compile a step with a synchronized layer, which costs a large model more than synchronization gains.
     if job.jit_compile != "Never":
-        notice("BatchNormalization", f"{len(found)} BatchNormalization layers see each replica's own examples only")
+        notice("BatchNormalization", f"{len(layers)} BatchNormalization layers see each replica's own examples only")
         return
-    for layer in found:
+    for layer in layers:
         layer.synchronized = True
         if keras.legacy:
             layer.fused = False

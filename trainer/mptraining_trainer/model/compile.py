@@ -27,23 +27,23 @@ Kind = Literal["optimizers", "losses", "metrics"]
 _SINGULAR: dict[Kind, str] = {"optimizers": "optimizer", "losses": "loss", "metrics": "metric"}
 
 
-def keras_object(keras: Keras, kind: Kind, wanted: KerasObject, where: str) -> Any:
+def keras_object(keras: Keras, kind: Kind, setting: KerasObject, where: str) -> Any:
     """Return the optimizer, loss or metric that Keras' serialization names, of this generation of Keras.
 
     Nested objects such as learning rate schedules may have `class_name` or `className`; a function's name
     (`sparse_categorical_crossentropy`) selects its class. Raises InvalidSpec naming `where`.
     """
     known = classes(keras, kind)
-    cls = known.get(wanted.class_name) or keras.module.saving.get_registered_object(wanted.class_name)
+    cls = known.get(setting.class_name) or keras.module.saving.get_registered_object(setting.class_name)
     if cls is None:
         by_function = {normalized_name(name): known[name] for name in known}
-        cls = by_function.get(normalized_name(wanted.class_name)) if wanted.class_name.islower() else None
+        cls = by_function.get(normalized_name(setting.class_name)) if setting.class_name.islower() else None
     if cls is None:
-        hint = nearest(wanted.class_name, known) or f"Known: {', '.join(sorted(known))}."
+        hint = nearest(setting.class_name, known) or f"Known: {', '.join(sorted(known))}."
         raise InvalidSpec(
-            where, f"there is no {_SINGULAR[kind]} {wanted.class_name!r} in {keras.version}", next_step=hint
+            where, f"there is no {_SINGULAR[kind]} {setting.class_name!r} in {keras.version}", next_step=hint
         )
-    return _construct(cls, _nested(keras, wanted.config or {}, where), where)
+    return _construct(cls, _nested(keras, setting.config or {}, where), where)
 
 
 def classes(keras: Keras, kind: Kind) -> dict[str, Any]:
@@ -66,12 +66,12 @@ def normalized_name(name: str) -> str:
 
 def _nested(keras: Keras, value: Any, where: str) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_nested(keras, one, where) for one in value]
+        return [_nested(keras, item, where) for item in value]
     if not isinstance(value, Mapping):
         return value
     name = value.get("class_name", value.get("className"))
     if name is None or not set(value) <= {"class_name", "className", "config", "module", "registered_name"}:
-        return {key: _nested(keras, one, where) for key, one in value.items()}
+        return {key: _nested(keras, item, where) for key, item in value.items()}
     schedules = keras.module.optimizers.schedules
     known = {key: cls for key, cls in vars(schedules).items() if inspect.isclass(cls)}
     for kind in ("losses", "metrics", "optimizers"):
@@ -108,12 +108,12 @@ def compile_model(
     optimizer = _optimizer(job, keras, parts, notice)
     loss, new_loss = _loss(job, keras, compiled, parts, example, notice)
     added = _job_metrics(job, keras, example)
-    own = _as_list(parts.get("metrics"))
+    program_metrics = _as_list(parts.get("metrics"))
     weighted = _as_list(parts.get("weighted_metrics"))
     weights = parts.get("loss_weights")
     if not keras_internals.is_compiled(model, legacy=keras.legacy):
-        _compile(keras, model, optimizer, loss, weights, _merge_metrics(added, own), weighted)
-    elif new_loss or added or own is not None or weighted is not None or weights is not None:
+        _compile(keras, model, optimizer, loss, weights, _merge_metrics(added, program_metrics), weighted)
+    elif new_loss or added or program_metrics is not None or weighted is not None or weights is not None:
         if type(model).compile is not keras.module.Model.compile:
             raise InvalidProgram(
                 _ENTRY_POINT,
@@ -121,7 +121,7 @@ def compile_model(
                 next_step="Name loss and metrics in the program's compile alone.",
             )
         before = keras_internals.compiled_arguments(model, legacy=keras.legacy)
-        metrics = _merge_metrics(added, _merge_metrics(_flat(own), before["metrics"]))
+        metrics = _merge_metrics(added, _merge_metrics(_flat(program_metrics), before["metrics"]))
         given = {"loss_weights": weights, "weighted_metrics": weighted}
         more = {key: before[key] if value is None else value for key, value in given.items()}
         _compile(keras, model, optimizer, loss, more["loss_weights"], metrics, more["weighted_metrics"])
@@ -174,10 +174,10 @@ def _metric_name(metric: Any) -> str:
 
 def _optimizer(job: ResolvedJob, keras: Keras, parts: Mapping[str, Any], notice: Callable[[str, str], None]) -> Any:
     module = keras.module.optimizers
-    wanted = job.training.optimizer if job.training else None
+    setting = job.training.optimizer if job.training else None
     given: dict[str, Any] = {}
-    if wanted:
-        given["spec.training.optimizer"] = keras_object(keras, "optimizers", wanted, "spec.training.optimizer")
+    if setting:
+        given["spec.training.optimizer"] = keras_object(keras, "optimizers", setting, "spec.training.optimizer")
     if parts.get("optimizer") is not None:
         given["the program's optimizer"] = _resolve(module, parts["optimizer"], "optimizer")
     if getattr(parts["model"], "optimizer", None) is not None:
@@ -220,21 +220,21 @@ def _loss(
 ) -> tuple[Any, bool]:
     """Return the `loss` argument for `compile`, and whether the program's own `compile` lacks it."""
     model = parts["model"]
-    wanted = job.training.loss if job.training else None
+    setting = job.training.loss if job.training else None
     given: dict[str, Any] = {}
-    if wanted:
-        given["spec.training.loss"] = keras_object(keras, "losses", wanted, "spec.training.loss")
+    if setting:
+        given["spec.training.loss"] = keras_object(keras, "losses", setting, "spec.training.loss")
     if parts.get("loss") is not None:
         given["the program's loss"] = parts["loss"]
-    own = getattr(model, "loss", None) if keras_internals.is_compiled(model, legacy=keras.legacy) else None
-    if own is not None:
-        given["compile(loss=...)"] = own
+    loss_of_compile = getattr(model, "loss", None) if keras_internals.is_compiled(model, legacy=keras.legacy) else None
+    if loss_of_compile is not None:
+        given["compile(loss=...)"] = loss_of_compile
     for where, loss in given.items():
         if isinstance(loss, str):
             _resolve(keras.module.losses, loss, where)
     if given:
         _require_equal(keras, "losses", {where: _comparable_loss(keras, loss) for where, loss in given.items()})
-        return (own, False) if own is not None else (next(iter(given.values())), True)
+        return (loss_of_compile, False) if loss_of_compile is not None else (next(iter(given.values())), True)
     if compiled.own_loss or compiled.own_steps or example.label is None:
         return None, False
     loss = _default_loss(keras, model, example)
@@ -254,18 +254,18 @@ def _comparable_loss(keras: Keras, loss: Any) -> Any:
 
 def _job_metrics(job: ResolvedJob, keras: Keras, example: ExampleSpec) -> list[Any]:
     """Return the job's metrics; `accuracy` stays a name, which Keras resolves by outputs and labels."""
-    wanted = (job.training and job.training.metrics) or ()
-    if wanted and len(example.labels) > 1:
+    settings = (job.training and job.training.metrics) or ()
+    if settings and len(example.labels) > 1:
         raise InvalidSpec(
             "spec.training.metrics",
-            f"{len(wanted)} metrics for {len(example.labels)} labels",
+            f"{len(settings)} metrics for {len(example.labels)} labels",
             next_step="Name the metrics of each output in the program's compile.",
         )
     return [
-        one.class_name
-        if one.class_name in ("accuracy", "acc")
-        else keras_object(keras, "metrics", one, f"spec.training.metrics[{number}]")
-        for number, one in enumerate(wanted)
+        setting.class_name
+        if setting.class_name in ("accuracy", "acc")
+        else keras_object(keras, "metrics", setting, f"spec.training.metrics[{number}]")
+        for number, setting in enumerate(settings)
     ]
 
 
@@ -318,9 +318,9 @@ def _suggested_loss(
 
 def _flat(metrics: Any) -> list[Any]:
     if isinstance(metrics, Mapping) and "class_name" not in metrics:
-        return [one for value in metrics.values() for one in _flat(value)]
+        return [metric for value in metrics.values() for metric in _flat(value)]
     if isinstance(metrics, (list, tuple)):
-        return [one for value in metrics for one in _flat(value)]
+        return [metric for value in metrics for metric in _flat(value)]
     return [] if metrics is None else [metrics]
 
 
@@ -339,8 +339,8 @@ def _resolve(module: Any, value: Any, what: str) -> Any:
 
 def _identifiers(module: Any) -> list[str]:
     """Return the names that `module.get` knows: of classes, in small letters too as optimizers have, and functions."""
-    found = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
-    names = set(found) - {"get", "serialize", "deserialize", "Loss", "Optimizer"}
+    known = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+    names = set(known) - {"get", "serialize", "deserialize", "Loss", "Optimizer"}
     if hasattr(module, "Optimizer"):
         names |= {name.lower() for name in names}
     return sorted(names)
@@ -369,7 +369,7 @@ def _comparable(keras: Keras, kind: Kind, value: Any) -> tuple[str, str]:
             return name, str(id(value))
         value = same()
     ignored = ("name", "reduction", "dtype", "jit_compile", "is_legacy_optimizer")
-    return name, str(sorted((key, str(one)) for key, one in value.get_config().items() if key not in ignored))
+    return name, str(sorted((key, str(item)) for key, item in value.get_config().items() if key not in ignored))
 
 
 def _summary(value: Any) -> str:
@@ -379,7 +379,7 @@ def _summary(value: Any) -> str:
     kept = {
         key: config[key] for key in ("learning_rate", "momentum", "from_logits", "label_smoothing") if key in config
     }
-    return f"{type(value).__name__}({', '.join(f'{key}={one}' for key, one in kept.items())})"
+    return f"{type(value).__name__}({', '.join(f'{key}={item}' for key, item in kept.items())})"
 
 
 def scale_learning_rate(keras: Keras, optimizer: Any, learning_rate: LearningRate) -> None:

@@ -25,7 +25,7 @@ def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tup
     Raises InvalidProgram for features that do not match a functional model's inputs in number, name or shape.
     """
     inputs = keras_internals.input_structure(model, legacy=keras.legacy)
-    given = {one.name: one for one in features}
+    given = {feature.name: feature for feature in features}
     if isinstance(inputs, Mapping):
         if len(inputs) > 1 and not set(given) >= set(inputs):
             raise _mismatch(model, list(inputs), features, "they are a dict by other names")
@@ -43,7 +43,7 @@ def input_order(keras: Keras, model: Any, features: Sequence[TensorSpec]) -> tup
         raise _mismatch(model, layers, features, f"{len(given)} for {len(tensors)}")
     if len(tensors) == 1:
         return None
-    names = next((each for each in (layers, named) if set(each) == set(given)), list(given))
+    names = next((candidate for candidate in (layers, named) if set(candidate) == set(given)), list(given))
     for tensor, layer, name in zip(tensors, layers, names, strict=True):
         if layer != name and layer in given:
             raise _mismatch(model, layers, features, f"by their order {name!r} would be the input {layer!r}")
@@ -62,29 +62,29 @@ def shape_mismatch(compiled: CompiledModel, features: Sequence[TensorSpec], rais
     if not isinstance(tensors, Sequence) or len(tensors) != 1 or len(features) != 1:
         return None
     (tensor,), (feature,) = tensors, features
-    expected, found = tf.TensorShape(tensor.shape)[1:], tf.TensorShape(feature.shape)
-    if _is_compatible(expected, found):
+    expected, actual = tf.TensorShape(tensor.shape)[1:], tf.TensorShape(feature.shape)
+    if _is_compatible(expected, actual):
         return None
     if not compiled.refuses(feature):
         return InvalidProgram(
             "spec.program",
             raised,
-            next_step=f"The feature {feature.name!r} has shape {_shape(found)}, the model's Input {_shape(expected)}, "
+            next_step=f"The feature {feature.name!r} has shape {_shape(actual)}, the model's Input {_shape(expected)}, "
             "but the model accepts it",
         )
     step = "Give the records this shape (data.features, data.preprocess)"
-    if expected.rank == found.rank == 3 and not expected[2:].is_compatible_with(found[2:]):
+    if expected.rank == actual.rank == 3 and not expected[2:].is_compatible_with(actual[2:]):
         step = (
             f"Give the records {expected[2]} channels (an encoded image is decoded to those of its shape in "
             "data.features)"
         )
-    elif expected.rank == found.rank == 3 and expected[0] and expected[1]:
+    elif expected.rank == actual.rank == 3 and expected[0] and expected[1]:
         step = f"Give the feature in data.features resize: [{expected[0]}, {expected[1]}]"
     return InvalidProgram(
         _FEATURES,
-        f"the model does not accept the records' features: {feature.name!r} has shape {_shape(found)}",
+        f"the model does not accept the records' features: {feature.name!r} has shape {_shape(actual)}",
         expected=f"{_shape(expected)}, the shape of the model's input",
-        next_step=f"{step}, or change the model's Input to shape {_shape(found)}. {raised[:300]}",
+        next_step=f"{step}, or change the model's Input to shape {_shape(actual)}. {raised[:300]}",
     )
 
 
@@ -92,18 +92,18 @@ def _shape(shape: Any) -> str:
     return str(shape.as_list()) if shape.rank is not None else "of any rank"
 
 
-def _is_compatible(wanted: Any, given: Any) -> bool:
+def _is_compatible(expected: Any, given: Any) -> bool:
     # Keras adds and removes a last axis of size 1.
-    if wanted.rank is None or given.rank is None or abs(wanted.rank - given.rank) == 1:
+    if expected.rank is None or given.rank is None or abs(expected.rank - given.rank) == 1:
         return True
-    return bool(wanted.is_compatible_with(given))
+    return bool(expected.is_compatible_with(given))
 
 
 def _mismatch(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec], why: str) -> InvalidProgram:
-    found = ", ".join(f"{one.name} {list(one.shape)}" for one in features)
+    shapes = ", ".join(f"{feature.name} {list(feature.shape)}" for feature in features)
     return InvalidProgram(
         _FEATURES,
-        f"{found or 'none'} do not fit the inputs of {type(model).__name__}: {why}",
+        f"{shapes or 'none'} do not fit the inputs of {type(model).__name__}: {why}",
         expected=f"{len(inputs)} features, {', '.join(inputs)}",
         next_step="Name the features as the model's inputs, or list as many in the order of its inputs.",
     )
@@ -111,7 +111,7 @@ def _mismatch(model: Any, inputs: Sequence[str], features: Sequence[TensorSpec],
 
 def flatten_metrics(metrics: Sequence[Any]) -> list[Any]:
     """Return the metrics, each container replaced by its own metrics."""
-    return [each for metric in metrics for each in getattr(metric, "metrics", None) or [metric]]
+    return [part for metric in metrics for part in getattr(metric, "metrics", None) or [metric]]
 
 
 def result_of(metric: Any) -> Any:
@@ -257,13 +257,13 @@ class CompiledModel:
 
     def results(self, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
         """Return the metrics' results as Keras logs them, float32 scalars; the elements of a vector are numbered."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for metric in self.metrics if metrics is None else metrics:
             result = result_of(metric)
-            found |= result if isinstance(result, Mapping) else {metric.name: result}
-        found |= {name: variable.read_value() for name, variable in self._returned.items()}
+            values |= result if isinstance(result, Mapping) else {metric.name: result}
+        values |= {name: variable.read_value() for name, variable in self._returned.items()}
         scalars: dict[str, Any] = {}
-        for name, result in found.items():
+        for name, result in values.items():
             value = tf.cast(tf.convert_to_tensor(result), tf.float32)
             if value.shape.rank == 0:
                 scalars[name] = value
@@ -393,4 +393,4 @@ def _names(names: Iterable[str] | None) -> set[str] | None:
 
 
 def _specs(tensors: Any) -> Any:
-    return tf.nest.map_structure(lambda each: each if each is None else tf.TensorSpec(each.shape, each.dtype), tensors)
+    return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype), tensors)

@@ -37,7 +37,7 @@ def first_examples(dataset: Any, count: int) -> tuple[Any, Any, Any]:
         if batches and _shapes(batch) != _shapes(batches[0]):
             break
         batches.append(batch)
-        if sum(tf.nest.flatten(each)[0].shape[0] for each in batches) >= count:
+        if sum(tf.nest.flatten(batch)[0].shape[0] for batch in batches) >= count:
             break
     few: tuple[Any, Any, Any] = tf.nest.map_structure(lambda *arrays: _joined(arrays)[:count], *batches)
     return few

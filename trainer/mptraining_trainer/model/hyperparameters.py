@@ -106,7 +106,7 @@ def search_space(function: Function) -> tuple[Hyperparameter, ...]:
         inactive += [copy.deepcopy(scope) for scope in hp.inactive_scopes if scope not in inactive]
         inactive = [scope for scope in inactive if scope not in active]
         if not inactive:
-            return tuple(_describe(each) for each in space.space)
+            return tuple(_describe(parameter) for parameter in space.space)
         hp = space.copy()
         hp.values.update({condition.name: condition.values[0] for condition in inactive[0]})
         hp.ensure_active_values()
@@ -131,8 +131,8 @@ def _import_keras_tuner(entry_point: str) -> None:
 
 def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str, *, returned: bool) -> None:
     known: dict[str, list[Any]] = {}
-    for each in hp.space:
-        known.setdefault(each.name, []).append(each)
+    for parameter in hp.space:
+        known.setdefault(parameter.name, []).append(parameter)
     for name, value in values.items():
         if name not in known and not returned:
             continue
@@ -142,18 +142,16 @@ def _check_values(hp: Any, values: Mapping[str, Any], entry_point: str, *, retur
                 f"{ARGUMENTS}.{name}", f"{entry_point} asks for no hyperparameter {name!r}", next_step=hint
             )
         # A name may have another range in another conditional scope.
-        described = [_describe(each) for each in known[name]]
-        if not any(_accepts(each, value) for each in described):
-            raise InvalidProgram(
-                f"{ARGUMENTS}.{name}", repr(value), expected=" or ".join(_range_text(each) for each in described)
-            )
+        described = [_describe(parameter) for parameter in known[name]]
+        if not any(_accepts(parameter, value) for parameter in described):
+            raise InvalidProgram(f"{ARGUMENTS}.{name}", repr(value), expected=" or ".join(map(_range_text, described)))
 
 
 def _accepts(known: Hyperparameter, value: Any) -> bool:
     """Return whether the value has the type of this hyperparameter and is in its range."""
     if known.low is None or known.high is None:
         # True equals 1 in Python.
-        return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in known.values)
+        return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in known.values)
     if isinstance(value, bool) or not isinstance(value, int if known.kind == "int" else int | float):
         return False
     if not known.low <= value <= known.high:
@@ -179,22 +177,22 @@ def _range_text(known: Hyperparameter) -> str:
     return f"{kind} from {known.low} to {known.high}{step if known.sampling == 'linear' else factor}"
 
 
-def _describe(each: Any) -> Hyperparameter:
+def _describe(parameter: Any) -> Hyperparameter:
     when = tuple(
         HyperparameterCondition(path=f"{_PATH}.{condition.name}", values=tuple(condition.values))
-        for condition in each.conditions
+        for condition in parameter.conditions
     )
-    kind: Any = type(each).__name__.lower()
+    kind: Any = type(parameter).__name__.lower()
     of_a_range = kind in ("int", "float")
     return Hyperparameter(
-        path=f"{_PATH}.{each.name}",
+        path=f"{_PATH}.{parameter.name}",
         kind=kind,
-        low=each.min_value if of_a_range else None,
-        high=each.max_value if of_a_range else None,
-        step=each.step if of_a_range else None,
-        sampling=each.sampling if of_a_range else None,
-        ordered=each.ordered if kind == "choice" else None,
-        values=() if of_a_range else tuple(each.values),
-        default=each.default,
+        low=parameter.min_value if of_a_range else None,
+        high=parameter.max_value if of_a_range else None,
+        step=parameter.step if of_a_range else None,
+        sampling=parameter.sampling if of_a_range else None,
+        ordered=parameter.ordered if kind == "choice" else None,
+        values=() if of_a_range else tuple(parameter.values),
+        default=parameter.default,
         when=when,
     )

@@ -37,7 +37,7 @@ def output_losses(compiled: CompiledModel) -> dict[str, OutputLoss]:
     named = keras_internals.losses_of_outputs(compiled.model, legacy=compiled.keras.legacy)
     # One of several outputs may be the only one with a loss.
     several = max(len(named), len(getattr(compiled.model, "output_names", None) or ())) > 1
-    return {name if several else "": found for name, loss in named if (found := _of_loss(loss)) is not None}
+    return {name if several else "": known for name, loss in named if (known := _of_loss(loss)) is not None}
 
 
 def _of_loss(loss: Any) -> OutputLoss | None:

@@ -88,16 +88,16 @@ def warnings(facts: Facts) -> list[Finding]:
     _check_inputs(facts)
     _check_output(facts)
     _check_label(facts)
-    found = (_output_dtype(facts), _logits(facts), _hardware(facts), _float64(facts), *_multiples(facts))
-    return [finding for finding in found if finding]
+    findings = (_output_dtype(facts), _logits(facts), _hardware(facts), _float64(facts), *_multiples(facts))
+    return [finding for finding in findings if finding]
 
 
 def _check_inputs(facts: Facts) -> None:
-    for one in facts.inputs:
-        if not one.finite:
+    for tensor in facts.inputs:
+        if not tensor.finite:
             raise InvalidData(
                 "spec.data.features",
-                f"{one.name!r} has NaN or Inf in the first batch",
+                f"{tensor.name!r} has NaN or Inf in the first batch",
                 expected="finite numbers",
                 next_step="Correct the records, or replace such values in data.preprocess.",
             )
@@ -154,19 +154,19 @@ def _check_label(facts: Facts) -> None:
 def _one_unit(facts: Facts) -> InvalidProgram:
     """Return the problem of a loss over classes on an output of one unit, which can only name class 0."""
     binary = "BinaryCrossentropy" + ("" if facts.output.activation == "sigmoid" else "(from_logits=True)")
-    found = f"{facts.label.minimum:.0f} to {facts.label.maximum:.0f}"
+    labels = f"{facts.label.minimum:.0f} to {facts.label.maximum:.0f}"
     return InvalidProgram(
         "spec.program",
-        f"the loss {facts.loss} on one output unit (layer {facts.output.layer!r}), and labels from {found}",
+        f"the loss {facts.loss} on one output unit (layer {facts.output.layer!r}), and labels from {labels}",
         expected="one unit for each class",
         next_step=f"Use {binary} for a single unit and the classes 0 and 1, or give the head a unit for each class.",
     )
 
 
 def _check_label_shape(facts: Facts, expected: tuple[int | None, ...], advice: str) -> None:
-    wanted = expected if expected[-1:] != (1,) else expected[:-1]
-    found = facts.label.shape if facts.label.shape[-1:] != (1,) else facts.label.shape[:-1]
-    if len(wanted) == len(found) and all(size in (None, has) for size, has in zip(wanted, found, strict=True)):
+    required = expected if expected[-1:] != (1,) else expected[:-1]
+    shape = facts.label.shape if facts.label.shape[-1:] != (1,) else facts.label.shape[:-1]
+    if len(required) == len(shape) and all(size in (None, has) for size, has in zip(required, shape, strict=True)):
         return
     raise InvalidData(
         "spec.data.label",
@@ -223,7 +223,7 @@ def _hardware(facts: Facts) -> Finding | None:
 
 
 def _float64(facts: Facts) -> Finding | None:
-    names = [one.name for one in facts.inputs if one.dtype == "float64"]
+    names = [tensor.name for tensor in facts.inputs if tensor.dtype == "float64"]
     if not names:
         return None
     return Finding(
@@ -240,13 +240,13 @@ def _multiples(facts: Facts) -> list[Finding]:
     if facts.device == "cpu" or (facts.device == "gpu" and facts.policy == "float32"):
         return []
     multiple = 128 if facts.device == "tpu" else 8
-    found = []
+    findings = []
     if facts.per_replica_batch % 8:
-        found.append(Finding("BatchSize", f"{facts.per_replica_batch} examples per replica are not a multiple of 8"))
+        findings.append(Finding("BatchSize", f"{facts.per_replica_batch} examples per replica are not a multiple of 8"))
     odd = [f"{name} ({width})" for name, width in facts.widths if width % multiple]
     if odd:
-        found.append(Finding("Widths", f"not multiples of {multiple}, so padded at a cost: {_first_names(odd)}"))
-    return found
+        findings.append(Finding("Widths", f"not multiples of {multiple}, so padded at a cost: {_first_names(odd)}"))
+    return findings
 
 
 def _first_names(names: list[str]) -> str:

@@ -86,13 +86,13 @@ def build(job: ResolvedJob, keras: Keras, example: ExampleSpec, notice: Callable
         rebuild["preprocess"] = named
     compiled, optimizer = compile_model(job, keras, parts, example, notice)
     fed = {
-        one.name: {
-            "name": one.name,
-            "dtype": one.dtype,
-            "shape": list(one.shape),
-            **({"ragged": True} if one.ragged else {}),
+        tensor.name: {
+            "name": tensor.name,
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            **({"ragged": True} if tensor.ragged else {}),
         }
-        for one in example.inputs
+        for tensor in example.inputs
     }
     rebuild["inputs"] = [fed[name] for name in compiled.inputs or fed]
     return Program(
@@ -112,7 +112,7 @@ def example_of(program: Program, example: ExampleSpec) -> ExampleSpec:
     if program.preprocess is None:
         return example
     # An application's own preprocessing converts every image to float32.
-    images = tuple(TensorSpec(one.name, "float32", one.shape) for one in example.inputs)
+    images = tuple(TensorSpec(tensor.name, "float32", tensor.shape) for tensor in example.inputs)
     return ExampleSpec(images, example.labels, example.classes, example.weighted)
 
 
@@ -161,8 +161,8 @@ def _no_check(_returned: bool) -> None:
 
 
 def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | None:
-    own = parts.get("preprocess")
-    if own is None:
+    function = parts.get("preprocess")
+    if function is None:
         return None
     # For a function program the resolved job has `none` if the user set no preprocess.
     if named not in ("auto", "none"):
@@ -171,7 +171,7 @@ def _per_example(parts: Mapping[str, Any], named: str) -> Callable[..., Any] | N
             f"{named!r}, but the program returns its own 'preprocess'",
             next_step="Leave one of them out.",
         )
-    return check_signature(own)
+    return check_signature(function)
 
 
 def _check_model(entry_point: str, model: Any, keras: Keras) -> None:
@@ -197,7 +197,7 @@ def _build_variables(keras: Keras, model: Any, example: ExampleSpec) -> None:
         # A model with its own step may have no `call`: the step builds the model.
         return
     if not (model.built and model.variables):
-        batch = {one.name: zeros(one, 1) for one in example.inputs}
+        batch = {tensor.name: zeros(tensor, 1) for tensor in example.inputs}
         try:
             model(one_or_dict(batch))
         except Exception as error:

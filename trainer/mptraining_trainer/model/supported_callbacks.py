@@ -107,12 +107,12 @@ def checkpoint_names(callbacks: Sequence[Any]) -> list[str]:
     A class that is not Keras' has the prefix `own.`.
     """
     seen: dict[str, int] = {}
-    found = []
+    names = []
     for callback in callbacks:
         name = f"{'own.' if is_user_defined(callback) else ''}{type(callback).__name__}"
         seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
-    return found
+        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return names
 
 
 def get_state(callback: Any) -> dict[str, float | int | str | None]:

@@ -31,10 +31,10 @@ WEIGHTS_NOT_FINITE = "the weights are no longer finite numbers"
 class NonFinite(Diverged):
     """Non-finite values in or before step `step`, with which the run cannot continue under this policy."""
 
-    def __init__(self, step: int, found: str) -> None:
+    def __init__(self, step: int, mistake: str) -> None:
         super().__init__(
             f"step {step}",
-            found,
+            mistake,
             next_step="Lower the learning rate, clip gradients (optimizer clipnorm), or look for infinite inputs.",
         )
         self.step = step
@@ -88,7 +88,7 @@ def supported_policies(job: ResolvedJob, *, native_bfloat16: bool) -> tuple[str,
 
 def safer_policy(policy: str, available: Sequence[str]) -> str | None:
     """Return the next safer policy that the device supports, or None."""
-    return next((each for each in _BY_RISK[_BY_RISK.index(policy) + 1 :] if each in available), None)
+    return next((candidate for candidate in _BY_RISK[_BY_RISK.index(policy) + 1 :] if candidate in available), None)
 
 
 def policy_without_scaling(job: ResolvedJob, *, native_bfloat16: bool) -> str:

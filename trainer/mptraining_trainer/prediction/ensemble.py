@@ -49,14 +49,14 @@ class Member(NamedTuple):
 def average(worker: Worker, kind: EnsembleJob, environment: MutableMapping[str, str]) -> TrainingResult:
     """Average the members, evaluate and export. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
-    wanted, data = kind.ensemble, kind.data
+    ensemble, data = kind.ensemble, kind.data
     # Devices must be set before any other use of TensorFlow.
     strategy = make_strategy(job, worker.identity, environment)
     keras = load(job.keras)
     if source := environment.get(SOURCE_FOLDER):
         sys.path.insert(0, source)
     scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
-    members = [_load(uri, f"{_FIELD}.members[{at}]", scratch / str(at)) for at, uri in enumerate(wanted.members)]
+    members = [_load(uri, f"{_FIELD}.members[{at}]", scratch / str(at)) for at, uri in enumerate(ensemble.members)]
     best = members[0]
     for number, member in enumerate(members):
         _require_agreement(best, member, f"{_FIELD}.members[{number}]")
@@ -76,7 +76,7 @@ def average(worker: Worker, kind: EnsembleJob, environment: MutableMapping[str, 
     # Two programs of the best member: metrics are objects with a state, which ensemble and member do not share.
     program, another = (evaluator.build_program(best.job, best.path, keras, example) for _ in range(2))
     seen = example_of(program, example)
-    weights = wanted.weights or [1.0] * len(members)
+    weights = ensemble.weights or [1.0] * len(members)
     model, rebuild = _build(members, [weight / sum(weights) for weight in weights], keras)
     compiled = _compile(model, another, keras, seen)
     worker = claim_folder(worker)
@@ -89,7 +89,7 @@ def average(worker: Worker, kind: EnsembleJob, environment: MutableMapping[str, 
         start_up_seconds=telemetry.process_seconds(),
     )
     began = telemetry.now()
-    # Metrics of the best member stand beside those of the ensemble, which are named as in training.
+    # Metrics of the best member are added to the ensemble's, which are named as in training.
     judges = {"val_": Evaluator(compiled, seen), "best_member_val_": Evaluator(program.compiled, seen)}
     skipped = SkippedRecords(worker, [split.reader])
     with skipped.publish_at_end(), pipeline.raise_reading_problems(split):
@@ -117,7 +117,7 @@ def average(worker: Worker, kind: EnsembleJob, environment: MutableMapping[str, 
         skipped_records=len(skipped.records),
         message=f"{len(members)} models averaged; the best member is {best.uri}",
         policy="float32",
-        input=split.meter,
+        input_meter=split.meter,
     )
 
 
@@ -167,8 +167,8 @@ def _compile(model: Any, best: Program, keras: Keras, example: ExampleSpec) -> C
     """Compile the ensemble with the loss and the metrics of its best member."""
     compiled = best.compiled
     if compiled.own_loss or compiled.own_metrics or compiled.own_steps:
-        own = f"{type(best.model).__name__} computes its own loss, metrics or steps, which an average has not"
-        raise InvalidProgram(_FIELD, own, expected="members with loss and metrics of compile")
+        mistake = f"{type(best.model).__name__} computes its own loss, metrics or steps, which an average has not"
+        raise InvalidProgram(_FIELD, mistake, expected="members with loss and metrics of compile")
     options = {} if keras.legacy else {"auto_scale_loss": False, "jit_compile": False}
     model.compile(
         loss=best.model.loss, **keras_internals.compiled_arguments(best.model, legacy=keras.legacy), **options

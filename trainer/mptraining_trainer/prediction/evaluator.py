@@ -40,10 +40,10 @@ class Sums:
         return {"loss": self.loss, "examples": self.examples, "states": [state.tolist() for state in self.states]}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Sums:
+    def from_json(cls, document: Mapping[str, Any]) -> Sums:
         """Return the sums that `to_json` wrote."""
-        states = tuple(np.asarray(each, np.float64) for each in found["states"])
-        return cls(float(found["loss"]), int(found["examples"]), states)
+        states = tuple(np.asarray(state, np.float64) for state in document["states"])
+        return cls(float(document["loss"]), int(document["examples"]), states)
 
 
 class Evaluator:
@@ -78,7 +78,7 @@ class Evaluator:
         if not count:
             return
         kept = tf.constant(rows, tf.bool)
-        batch = tf.nest.map_structure(lambda each: _rows(each, kept), (inputs, labels, weights))
+        batch = tf.nest.map_structure(lambda tensor: _rows(tensor, kept), (inputs, labels, weights))
         self._loss += float(self._step(*batch, tf.constant(count, tf.float32))) * count
         self._examples += count
 
@@ -89,12 +89,12 @@ class Evaluator:
 
     def metrics(self, parts: Sequence[Sums]) -> dict[str, float]:
         """Return the loss and the metrics of all parts together, by the names of training."""
-        for place, variable in enumerate(self._variables):
-            variable.assign(tf.cast(sum(part.states[place] for part in parts), variable.dtype))
+        for index, variable in enumerate(self._variables):
+            variable.assign(tf.cast(sum(part.states[index] for part in parts), variable.dtype))
         examples = sum(part.examples for part in parts)
-        found = {"loss": sum(part.loss for part in parts) / examples} if examples else {}
+        values = {"loss": sum(part.loss for part in parts) / examples} if examples else {}
         results = self._compiled.results(self._compiled.evaluation_metrics)
-        return found | {name: float(value) for name, value in results.items()}
+        return values | {name: float(value) for name, value in results.items()}
 
     def _graph(self, inputs: Any, labels: Any, weights: Any, rows: Any) -> Any:
         compiled = self._compiled

@@ -34,12 +34,12 @@ class Location:
             return {}
         uri = storage.join(self.uri, ABOUT)
         try:
-            found = json.loads(storage.read(uri))
+            document = json.loads(storage.read(uri))
         except ValueError:
-            found = None
-        if not isinstance(found, dict) or not isinstance(found.get("keras"), dict):
+            document = None
+        if not isinstance(document, dict) or not isinstance(document.get("keras"), dict):
             raise InvalidData(uri, "cannot be read", expected="the file that an export wrote")
-        return found
+        return document
 
     @property
     def generation(self) -> Generation | None:
@@ -56,7 +56,7 @@ class Location:
         """A text that changes with the model's files."""
         if self.kind == "keras":
             return storage.stat(self.uri).version
-        return " ".join(f"{each.uri.removeprefix(self.uri)}@{each.version}" for each in storage.list_objects(self.uri))
+        return " ".join(f"{file.uri.removeprefix(self.uri)}@{file.version}" for file in storage.list_objects(self.uri))
 
     def download(self, folder: Path) -> Path:
         """Return the local path of the model; one in a bucket is downloaded into `folder`."""
@@ -65,10 +65,10 @@ class Location:
         if self.kind == "keras":
             storage.download(self.uri, folder / "model.keras")
             return folder / "model.keras"
-        for each in storage.list_objects(self.uri):
-            path = folder / each.uri.removeprefix(f"{self.uri}/")
+        for stored in storage.list_objects(self.uri):
+            path = folder / stored.uri.removeprefix(f"{self.uri}/")
             path.parent.mkdir(parents=True, exist_ok=True)
-            storage.download(each.uri, path)
+            storage.download(stored.uri, path)
         return folder
 
     def job(self) -> ResolvedJob | None:
@@ -119,18 +119,18 @@ def with_keras_of_models(job: ResolvedJob) -> ResolvedJob:
         return job if needed is None else job.model_copy(update={"keras": needed})
     if program.ensemble is None:
         return job
-    found = [
+    generations = [
         locate(member, f"spec.program.ensemble.members[{number}]").generation
         for number, member in enumerate(program.ensemble.members)
     ]
-    if len(set(found)) > 1:
-        other = next(number for number, each in enumerate(found) if each != found[0])
+    if len(set(generations)) > 1:
+        other = next(number for number, generation in enumerate(generations) if generation != generations[0])
         raise InvalidSpec(
             f"spec.program.ensemble.members[{other}]",
-            f"a model of {found[other]}, and the first member is one of {found[0]}",
+            f"a model of {generations[other]}, and the first member is one of {generations[0]}",
             expected="members of one generation of Keras",
         )
-    return job if found[0] is None else job.model_copy(update={"keras": found[0]})
+    return job if generations[0] is None else job.model_copy(update={"keras": generations[0]})
 
 
 def _generation_of_file(path: Path, uri: str) -> Generation:

@@ -53,13 +53,13 @@ class Classifier:
 def by_name(outputs: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return the outputs of a model by name; `names` are those of a list of outputs, if they are known."""
     if isinstance(outputs, Mapping):
-        found = {str(name): output for name, output in outputs.items()}
-        return {ONLY: next(iter(found.values()))} if len(found) == 1 else found
+        named = {str(name): output for name, output in outputs.items()}
+        return {ONLY: next(iter(named.values()))} if len(named) == 1 else named
     if not isinstance(outputs, list | tuple):
         return {ONLY: outputs}
     if len(outputs) == 1:
         return {ONLY: outputs[0]}
-    known = list(names) if len(set(names)) == len(outputs) else [f"output_{place}" for place in range(len(outputs))]
+    known = list(names) if len(set(names)) == len(outputs) else [f"output_{number}" for number in range(len(outputs))]
     return dict(zip(known, outputs, strict=True))
 
 
@@ -74,20 +74,20 @@ def classifiers(
     `shapes` are those of the outputs with the batch. Of a model without a known loss, the `activation` of its only
     output decides: softmax over several numbers, or sigmoid of one.
     """
-    found = {}
+    by_output = {}
     for name, shape in shapes.items():
         loss = losses.get("" if name == ONLY else name)
-        one = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+        is_single = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
         several = len(shape) == 2 and shape[1] != 1
         makes = loss.activation if loss is not None else activation if name == ONLY else None
         needed = makes if loss is not None and loss.from_logits else None
         names = classes if name == ONLY and classes else None
         if makes == "softmax" and several:
             fitting = names if names is not None and len(names) == shape[1] else None
-            found[name] = Classifier("classes", _activation(needed), fitting)
-        elif makes == "sigmoid" and one:
-            found[name] = Classifier("binary", _activation(needed), names if names and len(names) == 2 else None)
-    return found
+            by_output[name] = Classifier("classes", _activation(needed), fitting)
+        elif makes == "sigmoid" and is_single:
+            by_output[name] = Classifier("binary", _activation(needed), names if names and len(names) == 2 else None)
+    return by_output
 
 
 def table(

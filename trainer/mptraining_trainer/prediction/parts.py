@@ -47,8 +47,8 @@ class Part:
 
 def plan(count: int, batch: int) -> tuple[Part, ...]:
     """Return the parts of `count` records; all but the last are whole batches."""
-    wanted = min(_LONGEST, -(-count // _PARTS))
-    size = max(1, -(-wanted // batch)) * batch
+    records = min(_LONGEST, -(-count // _PARTS))
+    size = max(1, -(-records // batch)) * batch
     of = -(-count // size)
     return tuple(Part(number, of, number * size, min(count, (number + 1) * size)) for number in range(of))
 
@@ -124,8 +124,8 @@ class PartFiles:
         return common
 
     def _other_columns(self, uri: str, schema: pa.Schema, common: pa.Schema) -> InvalidData:
-        found = f"the columns {schema}, and the parts before have {common}"
-        return InvalidData(uri, " ".join(found.split()), next_step=f"Delete {self._folder}.")
+        mistake = f"the columns {schema}, and the parts before have {common}"
+        return InvalidData(uri, " ".join(mistake.split()), next_step=f"Delete {self._folder}.")
 
     def wait(self, parts: Sequence[Part], wait: Callable[[float], bool]) -> bool:
         """Wait until every part is complete; return False if `wait` has returned True before.
@@ -142,9 +142,9 @@ class PartFiles:
         """Call `before`, which raises if another attempt owns the parts, and delete all of them."""
         before()
         # A process may be killed here: a mark without its file would make a missing part complete.
-        for each in storage.list_objects(self._folder):
-            if each.name.endswith(".json"):
-                storage.delete(each.uri)
+        for stored in storage.list_objects(self._folder):
+            if stored.name.endswith(".json"):
+                storage.delete(stored.uri)
         storage.delete_prefix(self._folder)
 
     def _mark(self, part: Part) -> dict[str, Any] | None:
@@ -152,12 +152,12 @@ class PartFiles:
         if not storage.exists(uri):
             return None
         try:
-            found = json.loads(storage.read(uri))
+            mark = json.loads(storage.read(uri))
         except ValueError:
             return None
-        if not isinstance(found, dict) or found.get("identity") != self._identity or "schema" not in found:
+        if not isinstance(mark, dict) or mark.get("identity") != self._identity or "schema" not in mark:
             return None
-        return found
+        return mark
 
     def _uri(self, part: Part, suffix: str) -> str:
         return storage.join(self._folder, f"{part.name}.{suffix}")

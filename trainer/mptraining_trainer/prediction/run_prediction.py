@@ -50,8 +50,8 @@ FILE, RECORD, PROBLEM = "file", "record", "problem"
 def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str, str]) -> TrainingResult:
     """Predict this worker's share of the records. Raise Problem for every error that is reported to the user."""
     job, telemetry = worker.job, worker.telemetry
-    wanted, data, batch = kind.prediction, kind.data, kind.batch_size
-    _require_output(job, wanted)
+    prediction, data, batch = kind.prediction, kind.data, kind.batch_size
+    _require_output(job, prediction)
 
     # Devices must be set before any other use of TensorFlow.
     strategy = make_strategy(job, worker.identity, environment)
@@ -60,7 +60,7 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
         sys.path.insert(0, source)
 
     # Model
-    location = locate(wanted.model, _MODEL)
+    location = locate(prediction.model, _MODEL)
     scratch = Path(worker.exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="mptraining-")))
     path = location.download(scratch)
     with strategy.scope():
@@ -68,13 +68,13 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
     preprocess = trained_model.preprocess_of(location.about, data, keras)
 
     # Records
-    split = _open_records(worker, trained_model.data_of(location.about, data), model, location, wanted)
-    judge = _evaluator(location, path, keras, split.columns, preprocess) if wanted.evaluate else None
+    split = _open_records(worker, trained_model.data_of(location.about, data), model, location, prediction)
+    judge = _evaluator(location, path, keras, split.columns, preprocess) if prediction.evaluate else None
 
     # Parts; the claim comes after everything that can be refused.
     worker = claim_folder(worker)
     identity = identity_of(
-        split.dataset.fingerprint, location.identity, data.to_document(), {**wanted.to_document(), "to": None}
+        split.dataset.fingerprint, location.identity, data.to_document(), {**prediction.to_document(), "to": None}
     )
     files = PartFiles(storage.join(worker.folder, run_folder.PREDICTION_PARTS), identity)
     parts = plan(split.count, batch)
@@ -94,7 +94,7 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
         start_up_seconds=telemetry.process_seconds(),
     )
     began = telemetry.now()
-    work = _Work(worker, strategy, model, split, preprocess, wanted, batch, judge)
+    work = _Work(worker, strategy, model, split, preprocess, prediction, batch, judge)
     skipped = SkippedRecords(worker, [split.reader])
     step = 0
     with skipped.publish_at_end(), pipeline.raise_reading_problems(split):
@@ -109,7 +109,7 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
             raise Preempted("", "stopped while other workers were predicting; complete parts are kept")
         if judge is not None:
             metrics = judge.metrics([Sums.from_json(files.note(part)) for part in parts])
-        to = wanted.to or storage.join(worker.folder, run_folder.PREDICTIONS)
+        to = prediction.to or storage.join(worker.folder, run_folder.PREDICTIONS)
         check = worker.fence.check if worker.fence is not None else lambda: None
         files.join(parts, to, check)
         files.delete(check)
@@ -124,12 +124,12 @@ def predict(worker: Worker, kind: PredictionJob, environment: MutableMapping[str
         skipped_records=len(skipped.records),
         message=message,
         policy="float32",
-        input=split.meter,
+        input_meter=split.meter,
     )
 
 
-def _require_output(job: ResolvedJob, wanted: Prediction) -> None:
-    if job.output is None and (wanted.to is None or job.workers > 1):
+def _require_output(job: ResolvedJob, prediction: Prediction) -> None:
+    if job.output is None and (prediction.to is None or job.workers > 1):
         raise InvalidSpec(
             "spec.output",
             "missing: the predictions would be deleted with the pod",
@@ -139,7 +139,7 @@ def _require_output(job: ResolvedJob, wanted: Prediction) -> None:
 
 
 def _open_records(
-    worker: Worker, data: ResolvedData, model: TrainedModel, location: Location, wanted: Prediction
+    worker: Worker, data: ResolvedData, model: TrainedModel, location: Location, prediction: Prediction
 ) -> Split:
     """Open the records of the prediction with the features of the training, else with those that the model takes."""
     notice, now = worker.telemetry.notice, worker.telemetry.now
@@ -147,10 +147,10 @@ def _open_records(
     columns = None
     if data.features is not None:
         columns = schema.decide_columns(data, None, [], lambda text: notice("FeaturesInferred", text))
-    elif not wanted.evaluate and data.label is None and data.labels is None:
+    elif not prediction.evaluate and data.label is None and data.labels is None:
         # Records without labels have none to name.
         data = data.model_copy(update={"labels": ()})
-    if columns is not None and not wanted.evaluate:
+    if columns is not None and not prediction.evaluate:
         columns = trained_model.with_optional_labels(columns)
     with in_field(_RECORDS):
         split = open_data(
@@ -197,7 +197,7 @@ class _Work:
     _model: TrainedModel
     _split: Split
     _preprocess: Preprocess
-    _wanted: Prediction
+    _prediction: Prediction
     _batch: int
     _judge: Evaluator | None
 
@@ -226,7 +226,7 @@ class _Work:
                 taken=self._take_keys,
             )
         )
-        pending = deque((part, place) for part in parts for place in range(-(-part.records // self._batch)))
+        pending = deque((part, number) for part in parts for number in range(-(-part.records // self._batch)))
         tables: list[dict[str, pa.Array]] = []
         total, step, reported = -(-len(pending) // replicas), 0, self._worker.telemetry.now()
         examples = 0
@@ -235,8 +235,8 @@ class _Work:
                 raise Preempted("", "this machine is being preempted; complete parts are kept")
             group = [next(batches) for _ in range(min(replicas, len(pending)))]
             for batch, outputs in zip(group, self._outputs(group), strict=True):
-                part, place = pending.popleft()
-                first = part.first + place * self._batch
+                part, number = pending.popleft()
+                first = part.first + number * self._batch
                 count = min(self._batch, part.end - first)
                 tables.append(self._rows(first, np.asarray(batch[3])[:count], outputs))
                 if self._judge is not None:
@@ -269,9 +269,9 @@ class _Work:
                 lambda context: group[context.replica_id_in_sync_group % len(group)][0]
             )
             distributed = self._forward(inputs)
-            flat = [self._strategy.experimental_local_results(each) for each in tf.nest.flatten(distributed)]
+            flat = [self._strategy.experimental_local_results(tensor) for tensor in tf.nest.flatten(distributed)]
             returned = [
-                tf.nest.pack_sequence_as(distributed, [each[replica] for each in flat]) for replica in range(replicas)
+                tf.nest.pack_sequence_as(distributed, [leaf[replica] for leaf in flat]) for replica in range(replicas)
             ]
         return returned[: len(group)]
 
@@ -294,7 +294,7 @@ class _Work:
         outputs = output_columns.table(named, self._classifiers, places)
         if taken := outputs.keys() & {*columns, PROBLEM}:
             raise InvalidSpec(
-                _KEY if self._wanted.key in taken else _MODEL,
+                _KEY if self._prediction.key in taken else _MODEL,
                 f"{min(taken)!r} is the name of a column of the outputs, too",
                 expected="different names",
                 next_step="Choose another key.",
@@ -306,31 +306,31 @@ class _Work:
         return columns
 
     def _identity(self, first: int, count: int) -> dict[str, pa.Array]:
-        if self._wanted.key is not None:
+        if self._prediction.key is not None:
             keys = self._keys.popleft()[:count]
             try:
-                return {self._wanted.key: pa.array(keys)}
+                return {self._prediction.key: pa.array(keys)}
             except (pa.ArrowInvalid, pa.ArrowTypeError):
                 kinds = sorted({type(key).__name__ for key in keys if key is not None})
                 raise InvalidSpec(
-                    _KEY, f"{self._wanted.key!r} has values of the types {kinds}", expected="one type"
+                    _KEY, f"{self._prediction.key!r} has values of the types {kinds}", expected="one type"
                 ) from None
-        numbers = [self._split.dataset.bad_record(number, "") for number in range(first, first + count)]
+        origins = [self._split.dataset.bad_record(number, "") for number in range(first, first + count)]
         return {
-            FILE: pa.array([each.uri for each in numbers], pa.string()),
-            RECORD: pa.array([each.record for each in numbers], pa.int64()),
+            FILE: pa.array([origin.uri for origin in origins], pa.string()),
+            RECORD: pa.array([origin.record for origin in origins], pa.int64()),
         }
 
     def _problem(self, number: int, *, sound: bool) -> str | None:
         """Return why a record has no prediction, with its place; None for one that has."""
         if sound:
             return None
-        wanted = self._split.dataset.bad_record(number, "")
-        known = {(each.uri, each.offset): each.cause for each in self._split.reader.skipped}
-        return f"{wanted.uri}, record {wanted.record}: {known.get((wanted.uri, wanted.offset), 'damaged')}"
+        origin = self._split.dataset.bad_record(number, "")
+        known = {(bad.uri, bad.offset): bad.cause for bad in self._split.reader.skipped}
+        return f"{origin.uri}, record {origin.record}: {known.get((origin.uri, origin.offset), 'damaged')}"
 
     def _take_keys(self, batch: Sequence[bytes | None]) -> None:
-        key = self._wanted.key
+        key = self._prediction.key
         if key is not None:
             self._keys.append([None if record is None else _key(record, key) for record in batch])
 
@@ -338,16 +338,16 @@ class _Work:
 def _key(record: bytes, name: str) -> Any:
     """Return the only value of the feature. Raise InvalidSpec if a record has none, or several."""
     try:
-        found = records.parse(record)
+        features = records.parse(record)
     except InvalidData:
         # The decoder reports it.
         return None
-    kind, values = found.get(name, ("bytes", []))
+    kind, values = features.get(name, ("bytes", []))
     if len(values) != 1:
         raise InvalidSpec(
             _KEY,
             f"the feature {name!r} of a record has {len(values)} values",
-            expected=f"one value in each record; this one has {', '.join(sorted(found))}",
+            expected=f"one value in each record; this one has {', '.join(sorted(features))}",
         )
     value: Any = values[0]
     return bytes(value).decode("utf-8", errors="replace") if kind == "bytes" else value.item()

@@ -67,7 +67,7 @@ class TrainedModel:
 
     def _signature_caller(self, example: ExampleSpec) -> Callable[[Any], Any]:
         specs = self.model.structured_input_signature[1]
-        names = [each.name for each in example.inputs]
+        names = [tensor.name for tensor in example.inputs]
         if len(names) == len(specs) == 1:
             (only,) = specs
             return lambda inputs: self.model(**{only: tf.cast(inputs, specs[only].dtype)})
@@ -97,7 +97,7 @@ def load(location: Location, path: Path, keras: Keras) -> TrainedModel:
             line = " ".join(str(error).split())[:300]
             step = "Give a run folder, or its model/, which has the program's own classes with it."
             raise InvalidData(location.uri, f"Keras cannot open it: {line}", next_step=step) from error
-    losses = {name: OutputLoss(**found) for name, found in (about.get("losses") or {}).items()}
+    losses = {name: OutputLoss(**fields) for name, fields in (about.get("losses") or {}).items()}
     layer = None
     with contextlib.suppress(Exception):
         layer = keras.output_layer(model)
@@ -213,10 +213,10 @@ def _input_names(model: Any, keras: Keras) -> tuple[str, ...] | None:
     return tuple(names) if names else None
 
 
-def _require_inputs(found: Sequence[str], wanted: Sequence[str]) -> None:
-    if not set(wanted) <= set(found):
+def _require_inputs(features: Sequence[str], inputs: Sequence[str]) -> None:
+    if not set(inputs) <= set(features):
         raise InvalidSpec(
             "spec.data.features",
-            f"the records have {sorted(found)}, and the model takes {sorted(wanted)}",
+            f"the records have {sorted(features)}, and the model takes {sorted(inputs)}",
             next_step="Name the inputs of the model under data.features.",
         )

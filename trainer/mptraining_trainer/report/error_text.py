@@ -24,7 +24,7 @@ _LOCATION = (
     *("File ", "in user code:", "Traceback (most recent", "Graph execution error", "Detected at node", "[["),
     *("Stack trace", "<stack traces", "^", "~"),
 )
-# What TensorFlow and Keras write around a text: colours, nodes, operations and the steps of a dataset.
+# Decoration by TensorFlow and Keras: colours, nodes, operations and the steps of a dataset.
 _DECORATION = re.compile(
     r"\x1b\[[0-9;]*m|\{\{function_node [^}]*\}\}\s*|\s*\[Op:\w+\]( name:)?"
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
@@ -43,8 +43,8 @@ def describe_error(what: str, error: BaseException, *, most: int | None = None) 
 
     Without `what`, return only the error and its place. `most` is the largest number of characters of the error's text.
     """
-    place = user_frame(error)
-    return (f"{what} raised " if what else "") + error_text(error)[:most] + (f" (at {place})" if place else "")
+    frame = user_frame(error)
+    return (f"{what} raised " if what else "") + error_text(error)[:most] + (f" (at {frame})" if frame else "")
 
 
 def error_text(error: BaseException) -> str:
@@ -61,8 +61,8 @@ def error_text(error: BaseException) -> str:
         if not frame and text and not text.startswith(_LOCATION) and text not in lines:
             lines.append(text)
         frame = text.startswith("File ")
-    found = " ".join(lines) or str(error)
-    return found if _PYTHON_ERROR.match(found) else f"{type(error).__name__}: {found}".rstrip(": ")
+    joined = " ".join(lines) or str(error)
+    return joined if _PYTHON_ERROR.match(joined) else f"{type(error).__name__}: {joined}".rstrip(": ")
 
 
 def user_frame(error: BaseException) -> str:

@@ -55,14 +55,14 @@ class OomWatch:
         """End the thread; return the message of a run's end, of a failed one with the kills."""
         self._closed.set()
         self._thread.join()
-        self._look()
+        self._count_kills()
         return f"{message.rstrip('.')}. Also: {self._text()}" if failed and self._killed else message
 
     def _run(self, every: float) -> None:
         while not self._closed.wait(every):
-            self._look()
+            self._count_kills()
 
-    def _look(self) -> None:
+    def _count_kills(self) -> None:
         killed = self._cgroup.oom_kills() - self._before
         if killed <= self._killed:
             return

@@ -32,14 +32,14 @@ class ProgramOutput:
         folder: str,
         secrets: SecretValues,
         environment: Mapping[str, str],
-        outbox: Outbox | None = None,
+        outbox: Outbox,
     ) -> None:
         self._streams = ExitStack()
         self._writer: LogWriter | None = None
         if environment.get(OUTPUT_KEPT):
             return
         name = partial(log_file, identity.attempt, identity.incarnation, identity.index)
-        self._writer = LogWriter(folder, name, redact=secrets.redact, on_failure=self._warn, outbox=outbox or Outbox())
+        self._writer = LogWriter(folder, name, redact=secrets.redact, on_failure=self._warn, outbox=outbox)
         for stream in ("stdout", "stderr"):
             before = getattr(sys, stream)
             copied = as_whole_lines(before)

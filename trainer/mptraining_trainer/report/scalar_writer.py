@@ -29,15 +29,15 @@ class ScalarWriter:
         folder: str,
         *,
         on_failure: Callable[[str], None],
+        outbox: Outbox,
         seconds: float | None = None,
-        outbox: Outbox | None = None,
     ) -> None:
         self._name = f"{identity.attempt}-{identity.incarnation}"
         self._folder = storage.join(folder, run_folder.TENSORBOARD)
         self._events: deque[Event] = deque()
         self._series = ScalarSeries()
         self._files: EventFiles | None = None
-        self._outbox = outbox or Outbox()
+        self._outbox = outbox
         self._on_failure = on_failure
         self._seconds = seconds
         self._end: Callable[[float], None] | None = None

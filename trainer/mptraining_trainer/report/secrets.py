@@ -37,19 +37,19 @@ class SecretValues:
     def from_environment(cls, environment: Mapping[str, str]) -> SecretValues:
         """Return the values that the launch variables name; none in a local run."""
         named = [name for name in environment.get(SECRET_VARIABLES, "").split(",") if name]
-        found = {
+        values = {
             name: value
             for name, value in environment.items()
             if name != SECRET_VARIABLES and any(_matches(pattern, name) for pattern in named)
         }
-        return cls(found, tuple(Path(part) for part in environment.get(SECRET_PATHS, "").split(":") if part))
+        return cls(values, tuple(Path(part) for part in environment.get(SECRET_PATHS, "").split(":") if part))
 
     def redact(self, text: str) -> str:
         """Return the text with each value replaced by the name of its source."""
         if not self._variables and not self._paths:
             return text
         # Longer values come first, because a value may be part of another.
-        for value, source in sorted(self._values(), key=lambda each: -len(each[0])):
+        for value, source in sorted(self._values(), key=lambda entry: -len(entry[0])):
             text = _without(text, value, f"(the value of {source})")
         return text
 
@@ -58,7 +58,7 @@ class SecretValues:
             yield from ((part, name) for part in _parts(value))
         for path in self._paths:
             files = sorted(path.rglob("*")) if path.is_dir() else [path]
-            for file in islice((each for each in files if each.is_file()), _MOST_FILES):
+            for file in islice((file for file in files if file.is_file()), _MOST_FILES):
                 yield from ((part, str(file)) for part in _parts(_read(file)))
 
 
@@ -99,8 +99,8 @@ def _texts(node: Any) -> Iterator[str]:
     if isinstance(node, str):
         yield node
     elif isinstance(node, dict | list):
-        for each in node.values() if isinstance(node, dict) else node:
-            yield from _texts(each)
+        for child in node.values() if isinstance(node, dict) else node:
+            yield from _texts(child)
 
 
 def _without(text: str, value: str, words: str) -> str:

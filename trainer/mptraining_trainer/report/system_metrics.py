@@ -59,23 +59,23 @@ class SystemMeter:
 
     def _counters(self) -> dict[str, float]:
         """Return the counters whose rates are the fields of Progress, by the names of these."""
-        found: dict[str, float] = {}
+        counters: dict[str, float] = {}
         cpu = self._cgroup.cpu_seconds()
         if cpu is None:
             times = self._process.cpu_times()
             cpu = times.user + times.system + times.children_user + times.children_system
-        found["cpu_percent"] = cpu * 100 / self._cpus
+        counters["cpu_percent"] = cpu * 100 / self._cpus
         with contextlib.suppress(psutil.Error, OSError, AttributeError, RuntimeError):
             disk = self._cgroup.disk_bytes()
             if disk is None:
-                counters = self._process.io_counters()
-                disk = counters.read_bytes, counters.write_bytes
-            found["disk_read_bytes_per_second"], found["disk_write_bytes_per_second"] = disk
+                of_process = self._process.io_counters()
+                disk = of_process.read_bytes, of_process.write_bytes
+            counters["disk_read_bytes_per_second"], counters["disk_write_bytes_per_second"] = disk
         with contextlib.suppress(psutil.Error, OSError, RuntimeError):
-            networks = {name: each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"}
+            networks = {name: network for name, network in psutil.net_io_counters(pernic=True).items() if name != "lo"}
             # A bridge and its virtual interfaces count what a card has counted; a pod has virtual interfaces only.
-            cards = [each for name, each in networks.items() if (self._networks / name / "device").exists()]
+            cards = [network for name, network in networks.items() if (self._networks / name / "device").exists()]
             counted = cards or list(networks.values())
-            found["network_receive_bytes_per_second"] = sum(each.bytes_recv for each in counted)
-            found["network_send_bytes_per_second"] = sum(each.bytes_sent for each in counted)
-        return found
+            counters["network_receive_bytes_per_second"] = sum(network.bytes_recv for network in counted)
+            counters["network_send_bytes_per_second"] = sum(network.bytes_sent for network in counted)
+        return counters

@@ -65,7 +65,7 @@ class WholeLines(io.TextIOBase):
             self._out.flush()
             return
         with self._lock:
-            others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+            others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
             for thread in self._partial_lines.keys() - others:
                 self._write_both(self._partial_lines.pop(thread))
             self._out.flush()
@@ -116,7 +116,7 @@ def as_whole_lines(out: TextIO | WholeLines) -> WholeLines:
 
 # Events that wait for a bucket. Of more, which takes a day without it, the first and the last ones are kept.
 _MOST_LINES = 10_000
-# How long the end of a run waits for its last events.
+# Seconds that the end of a run waits for its last events.
 _CLOSE_SECONDS = 10.0
 # The kubelet truncates a termination log at this size, and truncated JSON cannot be parsed.
 _TERMINATION_LOG_BYTES = 4096

@@ -18,7 +18,7 @@ from mptraining_trainer.report.telemetry import Notify
 _VERB = ("-m", "mptraining", "track")
 # They give way to the training.
 _NICENESS = 10
-# How long the end of the training waits for the last values.
+# Seconds that the end of the training waits for the last values.
 CLOSE_SECONDS = 15.0
 PREEMPTED_SECONDS = 2.0
 

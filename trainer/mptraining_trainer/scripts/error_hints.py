@@ -163,9 +163,9 @@ def _assigns_a_callback_s_model(error: BaseException) -> bool:
         return False
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     classes = type(frame.f_locals.get("self")).__mro__
-    return any((each.__module__.partition(".")[0], each.__name__) == ("keras", "Callback") for each in classes)
+    return any((base.__module__.partition(".")[0], base.__name__) == ("keras", "Callback") for base in classes)
 
 
 def _is_dtype_error(text: str) -> bool:
     # Only these patterns count: Keras adds the call's arguments, which have the policy's dtype, to every message.
-    return bool(_INDEX.search(text)) or any(_HALF.search(found[0]) for found in _MISMATCH.finditer(text))
+    return bool(_INDEX.search(text)) or any(_HALF.search(match[0]) for match in _MISMATCH.finditer(text))

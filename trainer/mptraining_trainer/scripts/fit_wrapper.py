@@ -240,7 +240,7 @@ def run_script(
     folder = (folder or Path.cwd()).resolve()
     path = folder / script.path
     if not path.is_file():
-        known = ", ".join(sorted(one.name for one in folder.glob("*.py"))) or "no Python files"
+        known = ", ".join(sorted(file.name for file in folder.glob("*.py"))) or "no Python files"
         raise InvalidProgram(_PATH, f"no file {script.path!r} in {folder}", expected=f"one of: {known}")
     fits = Fits(strategy, context, tuners)
     generations = [keras, load("Keras3")] if keras.legacy else [keras]
@@ -287,10 +287,10 @@ def _run_main(path: Path, fits: Fits) -> None:
         end = error
     while not isinstance(end, Stop):
         others = before.union(_threads_queues, _threads_wakeups)
-        thread = next((each for each in threading.enumerate() if not each.daemon and each not in others), None)
-        if thread is None:
+        started = [thread for thread in threading.enumerate() if not thread.daemon and thread not in others]
+        if not started:
             break
-        thread.join()
+        started[0].join()
     if fits.stopped:
         # Also if the script caught it, and if a thread trained.
         raise Stop
@@ -449,12 +449,12 @@ def _callback(keras: Keras, fits: Fits, *, in_search: bool) -> Any:
 
 
 def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    found = {}
+    numbers = {}
     for name, value in (logs or {}).items():
         # The script's own train_step or callback may return strings, vectors or dicts.
         with contextlib.suppress(TypeError, ValueError):
-            found[str(name)] = float(np.asarray(value)[()])
-    return found
+            numbers[str(name)] = float(np.asarray(value)[()])
+    return numbers
 
 
 def _built_by_its_parts(model: Any, keras: Keras) -> None:
@@ -506,10 +506,10 @@ def _within(seconds: float, call: Callable[[], T]) -> T | None:
     results: queue.SimpleQueue[T | None] = queue.SimpleQueue()
 
     def run() -> None:
-        found = None
+        result = None
         with contextlib.suppress(Exception):
-            found = call()
-        results.put(found)
+            result = call()
+        results.put(result)
 
     threading.Thread(target=run, daemon=True).start()
     with contextlib.suppress(queue.Empty):
@@ -559,9 +559,10 @@ def _to_problem(script: Script, folder: Path, error: Exception, circumstances: C
             f"{script.path} opens its own tf.distribute strategy inside the job's",
             next_step="Set strategy: None, or take the strategy out of the script.",
         )
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).is_relative_to(folder)]
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if Path(frame.filename).is_relative_to(folder)]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
     text = "Traceback (most recent call last):\n" + "".join(lines)
     print(SecretValues.from_environment(os.environ).redact(text), file=sys.stderr, end="", flush=True)
-    place = source_location(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
-    return Problem(place, error_text(error), next_step=next_step(error, circumstances) or "")
+    location = source_location(frames[-1].filename, frames[-1].lineno or 1) if frames else script.path
+    return Problem(location, error_text(error), next_step=next_step(error, circumstances) or "")

@@ -48,13 +48,13 @@ def job_of_script(job: ResolvedJob, environment: Mapping[str, str], notice: Noti
         # `run_script` reports the error.
         return job
     for old in old_mixed_precision(text):
-        notice("OldMixedPrecision", f"{script.path}:{old.line}: {old.found}. {old.change}", level="Warning")
+        notice("OldMixedPrecision", f"{script.path}:{old.line}: {old.name}. {old.change}", level="Warning")
     job = _with_keras(job, script.path, text, notice)
-    own = None if job.keras == "Legacy" or job.precision.policy != "mixed_float16" else _own_step(path, text)
-    if own is None:
+    step = None if job.keras == "Legacy" or job.precision.policy != "mixed_float16" else _own_step(path, text)
+    if step is None:
         return job
     policy = policy_without_scaling(job, native_bfloat16=native_bfloat16())
-    notice("LossNotScaled", f"{policy} instead of mixed_float16: {own}, whose loss is not scaled", level="Warning")
+    notice("LossNotScaled", f"{policy} instead of mixed_float16: {step}, whose loss is not scaled", level="Warning")
     return job_with_policy(job, policy)
 
 

@@ -30,10 +30,10 @@ def job_scope(generations: Sequence[Keras], policy: str, strategy: Any) -> Itera
     scope = _Scope(strategy)
     policies = [_GlobalPolicy(generation, policy) for generation in generations]
     with contextlib.ExitStack() as wrapped:
-        for each in policies:
-            each.set()
-            wrapped.callback(drop_in_children(each.reset))
-            wrapped.enter_context(_kept_by_clear_session(each, scope))
+        for dtype_policy in policies:
+            dtype_policy.set()
+            wrapped.callback(drop_in_children(dtype_policy.reset))
+            wrapped.enter_context(_kept_by_clear_session(dtype_policy, scope))
         scope.enter()
         try:
             yield
@@ -72,11 +72,11 @@ class _Scope:
             self._open.__enter__()
 
     def leave(self) -> None:
-        found, self._open = self._open, None
-        if found is not None:
+        scope, self._open = self._open, None
+        if scope is not None:
             # The script may have reset the default graph with TensorFlow's own function; then no scope is open.
             with contextlib.suppress(IndexError, RuntimeError):
-                found.__exit__(None, None, None)
+                scope.__exit__(None, None, None)
 
 
 @contextmanager

@@ -52,10 +52,10 @@ _MESSAGES = re.compile(
 
 @dataclass(frozen=True)
 class OldLine:
-    """A line (counted from 1) that uses the obsolete name `found`, and its replacement."""
+    """A line (counted from 1) that uses the obsolete `name`, and its replacement."""
 
     line: int
-    found: str
+    name: str
     change: str
 
 
@@ -65,16 +65,16 @@ def old_mixed_precision(text: str) -> tuple[OldLine, ...]:
         tree = parse_source(text)
     except (SyntaxError, ValueError):
         return ()
-    found = []
+    lines = []
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Attribute) and (
             node.attr == "enable_mixed_precision_graph_rewrite"
             or (node.attr == "set_policy" and "mixed_precision" in ast.unparse(node.value))
         ):
-            found.append(OldLine(node.lineno, ast.unparse(node), OLD_MIXED_PRECISION[node.attr]))
+            lines.append(OldLine(node.lineno, ast.unparse(node), OLD_MIXED_PRECISION[node.attr]))
         elif isinstance(node, ast.Constant) and node.value == "auto_mixed_precision":
-            found.append(OldLine(node.lineno, "auto_mixed_precision", OLD_MIXED_PRECISION[node.value]))
-    return tuple(sorted(found, key=lambda each: each.line))
+            lines.append(OldLine(node.lineno, "auto_mixed_precision", OLD_MIXED_PRECISION[node.value]))
+    return tuple(sorted(lines, key=lambda line: line.line))
 
 
 def is_keras_2_message(message: str) -> bool:

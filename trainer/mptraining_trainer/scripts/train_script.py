@@ -321,8 +321,8 @@ class _Script:
             raise error
         if self._worker.job.workers > 1 and is_peer_error(error):
             raise error
-        said = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
-        text = " ".join(str(said).split())[:_LONGEST_ERROR]
+        message = error if isinstance(error, Problem) else f"{type(error).__name__}: {error}"
+        text = " ".join(str(message).split())[:_LONGEST_ERROR]
         topic, words = what.value
         self.notice(topic, f"{words}, which the script does not depend on: {text}", level="Warning")
 

@@ -80,7 +80,7 @@ class TunerSearch:
 
     def _change(self, module: ModuleType, stack: ExitStack) -> None:
         # Neither the class nor its package has the same name in every version.
-        base = next((each for each in module.Tuner.__mro__ if each.__name__ == "BaseTuner"), None)
+        base = next((base for base in module.Tuner.__mro__ if base.__name__ == "BaseTuner"), None)
         if base is None:
             self._context.notice(
                 "TunerUnknown",
@@ -177,9 +177,9 @@ class TunerSearch:
 
     def _with_upload(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(tuner: Any) -> Any:
-            found = original(tuner)
+            result = original(tuner)
             self._folder.upload()
-            return found
+            return result
 
         return save
 
@@ -194,8 +194,8 @@ def _whole_json(original: Callable[[str, Any], str]) -> Callable[[str, Any], str
 
 
 def _metrics(trial: Any) -> dict[str, float]:
-    found = {name: trial.metrics.get_best_value(name) for name in trial.metrics.metrics}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    metrics = {name: trial.metrics.get_best_value(name) for name in trial.metrics.metrics}
+    return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
 class _Loader(Loader):
@@ -224,11 +224,11 @@ class _Finder(MetaPathFinder):
         if fullname != self._package:
             return None
         for finder in sys.meta_path:
-            found = None if finder is self else finder.find_spec(fullname, path, target)
-            if found is not None:
-                if found.loader is not None:
-                    found.loader = _Loader(found.loader, self._call)
-                return found
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._call)
+                return spec
         return None
 
 

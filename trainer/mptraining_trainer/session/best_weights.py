@@ -97,7 +97,7 @@ class BestWeights:
         self.weights = [np.array(array, copy=True) for array in self._model.get_weights()]
 
     def state(self) -> JsonValue:
-        """Return the state that a checkpoint saves beside the weights; None before the first value."""
+        """Return the state that a checkpoint saves with the weights; None before the first value."""
         if self.best is None:
             return None
         return {"best": self.best.model_dump(mode="json", by_alias=False), "metrics": dict(self.metrics)}

@@ -151,19 +151,19 @@ def assemble(context: RunContext, policy: str, *, checked: bool = False) -> Buil
         # This call creates Keras 3's global generator under the strategy if it does not exist, so every replica has it.
         keras.untracked_states(built.model)
         compiled = built.compiled
-        own = "train_step" in compiled.own_steps
-    if own and policy == "mixed_float16":
+        has_train_step = "train_step" in compiled.own_steps
+    if has_train_step and policy == "mixed_float16":
         safer = _policy_without_scaling(context, type(compiled.model).__name__)
         del built, compiled
         return assemble(context, safer, checked=checked)
     with context.strategy.scope():
         # The user's own train_step cannot be scaled or skipped from outside.
-        scaler = None if own else make_scaler(job.precision, checked=checked)
-        with _program_errors(job, built, context.example), suppress(Exception) if own else nullcontext():
+        scaler = None if has_train_step else make_scaler(job.precision, checked=checked)
+        with _program_errors(job, built, context.example), suppress(Exception) if has_train_step else nullcontext():
             # Keras may be unable to build a model with its own steps; their variables are created when they are traced.
             seen = program.example_of(built, context.example)
             compiled.build(example_specs(seen, keras.fixed_batch_size(built.model) or 2))
-        jit = not own and compilable and can_compile(job, keras, built.model, context.notice)
+        jit = not has_train_step and compilable and can_compile(job, keras, built.model, context.notice)
         plan = StepPlan(
             context.batching.examples_per_step,
             partial=context.partial,
@@ -213,8 +213,8 @@ def _trace(
     cannot train.
     """
     keras, compiled = context.keras, built.compiled
-    own = "train_step" in compiled.own_steps
-    if own and context.partial and job.replicas > 1:
+    has_train_step = "train_step" in compiled.own_steps
+    if has_train_step and context.partial and job.replicas > 1:
         raise InvalidProgram(
             "train_step",
             f"an override of {type(compiled.model).__name__}, with padded or skipped rows on {job.replicas} replicas",
@@ -233,7 +233,7 @@ def _trace(
         sums = False
         if loop.parts > 1 and job.accelerator.kind != "tpu":
             # The model's own step may call neither the compiled loss nor the model.
-            with _ignoring_all_but_problems() if own else _program_errors(job, built, context.example):
+            with _ignoring_all_but_problems() if has_train_step else _program_errors(job, built, context.example):
                 sums = needs_sums(context.strategy, compiled, examples, loop.parts, padded=context.partial)
     return sums, findings
 
@@ -269,13 +269,14 @@ def _align(context: RunContext) -> Callable[[Any], Any] | None:
     ):
         return None
     spec = columns.example_spec()
-    names = [[one.name for one in part] for part in (spec.inputs, spec.labels)]
+    names_of_inputs, names_of_labels = [tensor.name for tensor in spec.inputs], [tensor.name for tensor in spec.labels]
 
     def aligned(batch: Any) -> Any:
         inputs, labels, *rest = batch
         padding = (
-            *(padding_values(part, own, columns.columns) for part, own in zip((inputs, labels), names, strict=True)),
-            *(tf.nest.map_structure(lambda each: 0, part) for part in rest),
+            padding_values(inputs, names_of_inputs, columns.columns),
+            padding_values(labels, names_of_labels, columns.columns),
+            *(tf.nest.map_structure(lambda leaf: 0, part) for part in rest),
         )
         return align(batch, padding)
 

@@ -75,16 +75,14 @@ class CallbackFiles:
     or ResumeRefused if a newer attempt or job has claimed the run folder.
     """
 
-    def __init__(
-        self, folder: str, scratch: Path, *, chief: bool, notice: Callable[..., None], outbox: Outbox | None = None
-    ) -> None:
+    def __init__(self, folder: str, scratch: Path, *, chief: bool, notice: Callable[..., None], outbox: Outbox) -> None:
         self._folder = folder
         self._scratch = scratch
         self._chief = chief
         self.check_fence: Callable[[], None] = lambda: None
         self._notice = notice
         self._destinations: list[Destination] = []
-        self._outbox = outbox or Outbox()
+        self._outbox = outbox
         # The state of each file when it was last copied; the copies that are not published yet, by URI.
         self._copied: dict[Path, _State] = {}
         self._copies: dict[str, tuple[Path, _State]] = {}
@@ -192,5 +190,5 @@ def _files(folder: Path) -> Iterator[tuple[Path, _State]]:
     """Yield every file below the folder, with its state."""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            found = path.stat()
-            yield path, (found.st_mtime_ns, found.st_size)
+            stat = path.stat()
+            yield path, (stat.st_mtime_ns, stat.st_size)

@@ -341,7 +341,7 @@ class FitLoop:
             examples_per_second=None if examples is None else round(examples, 1),
             step_seconds=speed,
             input_bound_percent=self.speed.recent.bound_percent,
-            input_bytes_per_second=self.speed.recent.bytes_per_second(figures.bytes),
+            input_bytes_per_second=self.speed.recent.bytes_per_second(figures.received),
             input_requests=figures.requests if self._meter.remote else None,
             input_retries=figures.retries if self._meter.remote else None,
             estimated_remaining_seconds=self.speed.remaining_seconds(step, self.boundaries.total_steps),

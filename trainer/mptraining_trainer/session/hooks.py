@@ -159,23 +159,23 @@ class Hooks:
 
     def state(self) -> dict[str, JsonValue]:
         """Return the hooks' state for a checkpoint."""
-        found = self.callbacks.state()
+        state = self.callbacks.state()
         if self.best is not None:
-            found[_BEST] = self.best.state()
-        found[_TRAINING] = {
+            state[_BEST] = self.best.state()
+        state[_TRAINING] = {
             "turned": self._done_step,
             "epochs": self._epochs,
             "stopped": self.training_stopped,
             "cut": self.epoch_ended_early,
         }
-        return found
+        return state
 
     def weights(self) -> dict[str, list[Any]]:
         """Return the arrays for a checkpoint, by file."""
-        found = self.callbacks.weights()
+        weights = self.callbacks.weights()
         if self.best is not None and self.best.weights:
-            found[_BEST] = self.best.weights
-        return found
+            weights[_BEST] = self.best.weights
+        return weights
 
 
 def make_hooks(worker: Worker, built: BuildResult) -> Hooks:

@@ -59,14 +59,14 @@ def pack_state(state: Any) -> tuple[JsonValue, list[np.ndarray]]:
 def unpack_state(value: JsonValue, arrays: Sequence[np.ndarray]) -> Any:
     """Return the inverse of `pack_state`; tuples become lists, tensors become arrays."""
     if isinstance(value, list):
-        return [unpack_state(each, arrays) for each in value]
+        return [unpack_state(item, arrays) for item in value]
     if not isinstance(value, Mapping):
         return value
     if set(value) == {_ARRAY}:
         return arrays[int(str(value[_ARRAY]))]
     if set(value) == {_NUMBER}:
         return float(str(value[_NUMBER]))
-    return {name: unpack_state(each, arrays) for name, each in value.items()}
+    return {name: unpack_state(item, arrays) for name, item in value.items()}
 
 
 def _pack_value(value: Any, where: str, arrays: list[np.ndarray]) -> JsonValue:
@@ -76,9 +76,9 @@ def _pack_value(value: Any, where: str, arrays: list[np.ndarray]) -> JsonValue:
         for name in value:
             if not isinstance(name, str) or name in (_ARRAY, _NUMBER):
                 raise TypeError(f"{where} has the key {name!r}, which is no name")
-        return {name: _pack_value(each, f"{where}[{name!r}]", arrays) for name, each in value.items()}
+        return {name: _pack_value(item, f"{where}[{name!r}]", arrays) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_pack_value(each, f"{where}[{number}]", arrays) for number, each in enumerate(value)]
+        return [_pack_value(item, f"{where}[{number}]", arrays) for number, item in enumerate(value)]
     if type(value) in (int, float):
         return value if math.isfinite(value) else {_NUMBER: str(value)}
     array = np.array(value) if hasattr(value, "__array__") else None
@@ -115,17 +115,17 @@ class Callbacks:
         for callback in callbacks:
             if (instead := supported_callbacks.superseded_reason(callback)) is not None:
                 notice("CallbackSuperseded", f"{type(callback).__name__} is not called: {instead}")
-        callbacks = tuple(one for one in callbacks if supported_callbacks.superseded_reason(one) is None)
+        callbacks = tuple(callback for callback in callbacks if supported_callbacks.superseded_reason(callback) is None)
         # Decided by the callbacks of all workers, since `any_worker_stopped` is a collective operation.
         self.exist = bool(callbacks)
-        self._stops_after_batches = any(supported_callbacks.has_batch_hooks(one) for one in callbacks)
+        self._stops_after_batches = any(map(supported_callbacks.has_batch_hooks, callbacks))
         # An observer only reports, and may miss batches.
-        others = [one for one in callbacks if not supported_callbacks.is_observer(one)]
+        others = [callback for callback in callbacks if not supported_callbacks.is_observer(callback)]
         # The number of fused steps, None to measure it; every worker has the same.
         self.steps_per_execution = steps_per_execution
-        if steps_per_execution is None and any(supported_callbacks.has_batch_hooks(one) for one in others):
+        if steps_per_execution is None and any(map(supported_callbacks.has_batch_hooks, others)):
             self.steps_per_execution = 1
-        self.sees_test_batches = any(supported_callbacks.has_test_batch_hooks(one) for one in others)
+        self.sees_test_batches = any(map(supported_callbacks.has_test_batch_hooks, others))
         self._callbacks = callbacks = supported_callbacks.of_worker(callbacks, chief=worker.identity.is_chief)
         self._names = supported_callbacks.checkpoint_names(callbacks)
         self._keras = built.context.keras
@@ -137,7 +137,7 @@ class Callbacks:
         self._notice = notice
         self._now = worker.telemetry.now
         self._sum_over_workers = sum_over_workers(built.context.strategy, built.job.workers)
-        self._batch_callbacks = [one for one in self._callbacks if supported_callbacks.has_batch_hooks(one)]
+        self._batch_callbacks = list(filter(supported_callbacks.has_batch_hooks, self._callbacks))
         self._declared: dict[str, list[np.ndarray]] = {}
         self._job_rate = self._rate()
         self._published_at = self._now()
@@ -180,9 +180,9 @@ class Callbacks:
         if epoch is not None:
             # Only callbacks that record the epoch's number at its begin; the user's own may do so.
             only = [
-                one
-                for one in self._callbacks
-                if supported_callbacks.kind(one) is None or _kind(one) in supported_callbacks.NEED_EPOCH_BEGIN
+                callback
+                for callback in self._callbacks
+                if supported_callbacks.kind(callback) is None or _kind(callback) in supported_callbacks.NEED_EPOCH_BEGIN
             ]
             self._call("on_epoch_begin", epoch, {}, only=only)
         # The state is restored last, so that the hooks above do not overwrite it.
@@ -202,7 +202,7 @@ class Callbacks:
     @property
     def restores_weights(self) -> bool:
         """Whether an EarlyStopping has restored its best weights, or may have."""
-        return any(getattr(one, "restore_best_weights", False) is True for one in self._callbacks)
+        return any(getattr(callback, "restore_best_weights", False) is True for callback in self._callbacks)
 
     @property
     def any_worker_stopped(self) -> bool:
@@ -211,35 +211,35 @@ class Callbacks:
 
     def state(self) -> dict[str, JsonValue]:
         """Return the state for a checkpoint, by callback name."""
-        found: dict[str, JsonValue] = {
+        state: dict[str, JsonValue] = {
             name: dict(supported_callbacks.get_state(callback))
             for name, callback in zip(self._names, self._callbacks, strict=True)
         }
         self._declared = {}
         for name, callback in zip(self._names, self._callbacks, strict=True):
             if (declared := state_methods(callback)) is not None:
-                found[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._pack_declared(
+                state[f"{name}{_DECLARED}"], self._declared[f"{name}{_DECLARED}"] = self._pack_declared(
                     callback, declared[0]
                 )
         setters = [
-            one
-            for one in self._callbacks
-            if supported_callbacks.is_user_defined(one) or _kind(one) in supported_callbacks.RATE_SETTERS
+            callback
+            for callback in self._callbacks
+            if supported_callbacks.is_user_defined(callback) or _kind(callback) in supported_callbacks.RATE_SETTERS
         ]
         if self._job_rate is not None and setters:
-            found[_RATE] = {"job": self._job_rate, "now": self._rate()}
-        return found
+            state[_RATE] = {"job": self._job_rate, "now": self._rate()}
+        return state
 
     def weights(self) -> dict[str, list[np.ndarray]]:
         """Return the arrays for a checkpoint, by file: the best weights of each EarlyStopping that restores them, and
         the arrays of the last `state()`.
         """
-        found = {name: arrays for name, arrays in self._declared.items() if arrays}
+        weights = {name: arrays for name, arrays in self._declared.items() if arrays}
         for name, callback in zip(self._names, self._callbacks, strict=True):
             arrays = getattr(callback, supported_callbacks.WEIGHT_ATTRIBUTES.get(_kind(callback), ""), None)
             if arrays is not None:
-                found[name] = [np.array(array) for array in arrays]
-        return found
+                weights[name] = [np.array(array) for array in arrays]
+        return weights
 
     def epoch_begins(self, epoch: int) -> None:
         self._call("on_epoch_begin", epoch, {})
@@ -306,8 +306,8 @@ class Callbacks:
         key, declared = f"{name}{_DECLARED}", state_methods(callback)
         if declared is not None:
             if key in state:
-                found = unpack_state(state[key], weights.get(key, ()))
-                self._call(declared[1], found, only=[callback])
+                unpacked = unpack_state(state[key], weights.get(key, ()))
+                self._call(declared[1], unpacked, only=[callback])
         elif (
             supported_callbacks.is_user_defined(callback)
             and not supported_callbacks.is_observer(callback)
@@ -368,7 +368,7 @@ class Callbacks:
                 callback.mode = mode
 
     def _report_batch_hooks(self, steps_of_job: int | None) -> None:
-        names = ", ".join(dict.fromkeys(type(one).__name__ for one in self._batch_callbacks))
+        names = ", ".join(dict.fromkeys(type(callback).__name__ for callback in self._batch_callbacks))
         if not names or steps_of_job == 1:
             return
         if self.steps_per_execution == 1:

@@ -39,7 +39,7 @@ def describe_records(context: RunContext, position: Position) -> str:
     files, rows = dataset.locate(np.sort(numbers))
     by_file: dict[str, list[str]] = {}
     for file, row in zip(files[:_MOST_RECORDS].tolist(), rows[:_MOST_RECORDS].tolist(), strict=True):
-        by_file.setdefault(dataset.shards[file].object.name, []).append(str(row))
+        by_file.setdefault(dataset.shards[file].stored.name, []).append(str(row))
     named = "; ".join(f"records {', '.join(rows_of_file)} of {name}" for name, rows_of_file in by_file.items())
     more = f" and {len(numbers) - _MOST_RECORDS} more" if len(numbers) > _MOST_RECORDS else ""
     return f"examples {begin.examples} to {end - 1} of pass {begin.epoch + 1}: {named}{more}"
@@ -57,13 +57,13 @@ def is_mostly_skipped(skipped: int, steps: int) -> bool:
 
 def warnings_of_success(metrics: Mapping[str, float], *, skipped: int = 0, steps: int = 0) -> tuple[str, ...]:
     """Return what a training lacks that ends after `steps` steps with these metrics, `skipped` of them skipped."""
-    found = []
+    texts = []
     if skipped > _WORTH_SAYING * steps:
-        found.append(f"{skipped} of {steps} steps were skipped: {NOT_FINITE}")
+        texts.append(f"{skipped} of {steps} steps were skipped: {NOT_FINITE}")
     names = [name for name, value in metrics.items() if not math.isfinite(value)]
     if names:
-        found.append(f"{', '.join(names)} at the end: NaN or infinite")
-    return tuple(found)
+        texts.append(f"{', '.join(names)} at the end: NaN or infinite")
+    return tuple(texts)
 
 
 class NonFiniteMonitor:

@@ -50,7 +50,7 @@ def evaluate_trial(policy: str, seconds: float, losses: Sequence[float], expecte
     """
     both = min(len(losses), len(expected))
     loss = statistics.fmean(losses) if losses else math.nan
-    ours, theirs = (statistics.fmean(each[:both]) if both else math.nan for each in (losses, expected))
+    ours, theirs = (statistics.fmean(series[:both]) if both else math.nan for series in (losses, expected))
     agrees = math.isfinite(ours) and math.isfinite(theirs) and abs(ours - theirs) <= TOLERANCE * abs(theirs)
     return Trial(policy=policy, step_seconds=seconds, loss=loss if math.isfinite(loss) else None, agrees=agrees)
 
@@ -86,6 +86,6 @@ def _run_trial(built: BuildResult, now: Callable[[], float]) -> tuple[float, lis
         return (now() - before - (execution.waited_seconds or 0.0)) / steps
 
     # Every worker must run the same number of steps; otherwise a collective operation would wait forever.
-    (one,) = mean_over_workers(built.context.strategy, [timed(1)])
-    steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / max(one, 1e-9))))
+    (step_seconds,) = mean_over_workers(built.context.strategy, [timed(1)])
+    steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / max(step_seconds, 1e-9))))
     return statistics.median(timed(steps) for _ in range(_ROUNDS)), losses

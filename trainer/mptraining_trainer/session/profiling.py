@@ -142,7 +142,7 @@ def _range(steps: Profile | None) -> tuple[int, int]:
     return (1, 0) if steps is None else (max(1, steps.first_step), max(1, steps.last_step))
 
 
-# What an allocator cannot use: fragments, and the memory of CUDA itself.
+# Memory that an allocator cannot use: fragments, and the memory of CUDA itself.
 _USABLE = 0.9
 _GIB = 1 << 30
 
@@ -185,30 +185,30 @@ class DeviceMeter:
         """Return fields of Progress: bytes of the fullest device, mean utilization in percent, sum of the power,
         temperature of the hottest.
         """
-        found: dict[str, int | float] = {}
+        figures: dict[str, int | float] = {}
         with contextlib.suppress(ValueError, RuntimeError, tf.errors.OpError):
             peaks = [self._memory_info(name)["peak"] for name in self._names]
             if peaks:
-                found["device_memory_peak_bytes"] = max(peaks)
+                figures["device_memory_peak_bytes"] = max(peaks)
         if self._handles:
             with contextlib.suppress(self._nvml.NVMLError):
                 memories = map(self._nvml.nvmlDeviceGetMemoryInfo, self._handles)
                 fullest = max(memories, key=attrgetter("used"))
-                found["device_memory_used_bytes"] = fullest.used
-                found["device_memory_total_bytes"] = fullest.total
+                figures["device_memory_used_bytes"] = fullest.used
+                figures["device_memory_total_bytes"] = fullest.total
             # Some virtual GPUs report memory only.
             with contextlib.suppress(self._nvml.NVMLError):
                 busy = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
-                found["device_utilization_percent"] = round(sum(busy) / len(busy), 1)
+                figures["device_utilization_percent"] = round(sum(busy) / len(busy), 1)
             with contextlib.suppress(self._nvml.NVMLError):
                 watts = sum(self._nvml.nvmlDeviceGetPowerUsage(handle) for handle in self._handles) / 1000
-                found["device_power_watts"] = round(watts, 1)
+                figures["device_power_watts"] = round(watts, 1)
             with contextlib.suppress(self._nvml.NVMLError):
                 sensor = self._nvml.NVML_TEMPERATURE_GPU
-                found["device_temperature_celsius"] = max(
+                figures["device_temperature_celsius"] = max(
                     self._nvml.nvmlDeviceGetTemperature(handle, sensor) for handle in self._handles
                 )
-        return found
+        return figures
 
     def memory_advice(self, batch: int, gradient_bytes: int) -> str | None:
         """Return the memory that the first steps took, and the largest batch that fits; None without a device.

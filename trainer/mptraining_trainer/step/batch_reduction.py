@@ -116,9 +116,9 @@ def _correction(part: Part, values: Any, mask: Any, reduction: Any, weights: Cal
         )
     if reduction == "sum":
         return tf.cast(part.count, tf.float32)
-    own = weights() if reduction == "mean_with_sample_weight" else mask
-    if own is not None:
-        return _own_share(part, own)
+    row_weights = weights() if reduction == "mean_with_sample_weight" else mask
+    if row_weights is not None:
+        return _own_share(part, row_weights)
     return 1.0 if part.rows is None else tf.cast(tf.shape(part.rows)[0], tf.float32) / part.mean_rows
 
 

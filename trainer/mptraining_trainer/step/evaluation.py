@@ -156,13 +156,13 @@ class Evaluation:
         self._names = tuple(results)
         return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *results.values()])
 
-    def _own_part(self, own: OwnStep, iterator: Any, steps: Any, request: Any) -> Any:
+    def _own_part(self, own_step: OwnStep, iterator: Any, steps: Any, request: Any) -> Any:
         if not self._names:
             raise ValueError("prepare has to be called first")
         logs = dict.fromkeys(self._names, tf.constant(0.0))
 
         def on_replica(batch: Batch) -> dict[str, Any]:
-            return own.share_of_test(batch, self._names)
+            return own_step.share_of_test(batch, self._names)
 
         for _ in tf.range(steps):
             shares = self._strategy.run(on_replica, args=(self._next_batch(iterator),))
@@ -174,12 +174,12 @@ class Evaluation:
 
     def prepare(self, batch: Batch) -> None:
         """Trace the model's own `test_step` once to learn the names of its logs; `batch` are a few examples."""
-        own = self._own_step
-        if own is None:
+        own_step = self._own_step
+        if own_step is None:
             return
 
         def on_replica(*tensors: Any) -> None:
-            self._names = tuple(own.test(tensors))
+            self._names = tuple(own_step.test(tensors))
 
         traced = tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors))
         traced.get_concrete_function(*batch_specs(batch))

@@ -41,9 +41,9 @@ class OwnStep:
         optimizers are built.
         """
         keras = self._compiled.keras
-        found = optimizers(keras, self._compiled.model)
+        used = optimizers(keras, self._compiled.model)
         recorded: dict[int, list[Any]] = {}
-        for optimizer in found:
+        for optimizer in used:
             _record_variables(keras, optimizer, recorded.setdefault(id(optimizer), []))
 
         def on_replica(*tensors: Any) -> None:
@@ -52,9 +52,9 @@ class OwnStep:
         try:
             tf.function(lambda *tensors: strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
         finally:
-            for optimizer in found:
+            for optimizer in used:
                 vars(optimizer).pop(_apply_name(keras), None)
-        for optimizer in found:
+        for optimizer in used:
             variables = recorded[id(optimizer)]
             if variables and not getattr(optimizer, "built", False):
                 keras.build_slots(optimizer, variables)
@@ -76,17 +76,17 @@ class OwnStep:
 
     def share_of_test(self, batch: Batch, names: Sequence[str]) -> dict[str, Any]:
         """Run `test` on the real rows, if any; return the logs times this replica's share of these rows."""
-        own = rows_of(batch)
-        whole = own
+        rows = rows_of(batch)
+        whole = rows
         if self._replicas > 1:
-            whole = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+            whole = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows)
 
         def tested() -> dict[str, Any]:
             with self._compiled.results_of_one_replica():
-                logs = self.test(batch, whole / own)
-            return {name: logs[name] * own / whole for name in names}
+                logs = self.test(batch, whole / rows)
+            return {name: logs[name] * rows / whole for name in names}
 
-        logs: dict[str, Any] = tf.cond(own > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
+        logs: dict[str, Any] = tf.cond(rows > 0, tested, lambda: dict.fromkeys(names, tf.constant(0.0)))
         return logs
 
     def _run(self, step: Any, batch: Batch, part: Part) -> dict[str, Any]:
@@ -111,19 +111,19 @@ class OwnStep:
 
 def _flat(logs: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the logs with nested dicts flattened, as in Keras' `pythonify_logs`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in logs.items():
-        found |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
-    return found
+        flat |= _flat(value) if isinstance(value, Mapping) else {str(name): value}
+    return flat
 
 
 def batch_specs(batch: Batch) -> Batch:
     """Return specs of batches like this one, of any size."""
 
-    def spec(each: Any) -> Any:
-        if isinstance(each, tf.RaggedTensor):
-            return tf.RaggedTensorSpec([None, *each.shape[1:]], each.dtype, each.ragged_rank, each.row_splits.dtype)
-        return tf.TensorSpec([None, *each.shape[1:]], each.dtype)
+    def spec(leaf: Any) -> Any:
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.RaggedTensorSpec([None, *leaf.shape[1:]], leaf.dtype, leaf.ragged_rank, leaf.row_splits.dtype)
+        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
 
     specs: Batch = tf.nest.map_structure(spec, batch)
     return specs
@@ -132,13 +132,13 @@ def batch_specs(batch: Batch) -> Batch:
 def optimizers(keras: Keras, model: Any) -> list[Any]:
     """Return every optimizer of a model: the compiled one and those in attributes, such as the two of a GAN."""
     kind = keras.module.optimizers.Optimizer
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     for value in (getattr(model, "optimizer", None), *vars(model).values()):
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            inner = keras.inner_optimizer(each)
+        for candidate in value if isinstance(value, (list, tuple)) else (value,):
+            inner = keras.inner_optimizer(candidate)
             if isinstance(inner, kind):
-                found[id(inner)] = inner
-    return list(found.values())
+                by_id[id(inner)] = inner
+    return list(by_id.values())
 
 
 def _apply_name(keras: Keras) -> str:

@@ -94,7 +94,7 @@ class ReplicaStep:
 
         The sums of the shares over the replicas are those of the whole batch.
         """
-        whole, own = self.rows_in_step(batch), rows_of(batch)
+        whole, local_rows = self.rows_in_step(batch), rows_of(batch)
         padded = batch
         batch, rows = _split_rows(batch)
         # A loss that is a mean over rows must not contain padded rows; a loss with sums over the replicas gets `rows`
@@ -112,21 +112,21 @@ class ReplicaStep:
 
         def of_own_rows() -> Any:
             # Keras 3 gives a batch without a fixed size a weight of one, tf_keras the number of its rows.
-            weight = own if self._compiled.keras.legacy else own * self._replicas / whole
+            weight = local_rows if self._compiled.keras.legacy else local_rows * self._replicas / whole
             with self._compiled.weight_output_losses(weight):
-                return evaluated(Part(whole / own, local_value))
+                return evaluated(Part(whole / local_rows, local_value))
 
         if rows is not None:
             return evaluated(self._part(rows, whole, accumulation=1)) * whole / self._replicas, whole / self._replicas
         if self._replicas == 1:
-            return evaluated(None) * own, own
+            return evaluated(None) * local_rows, local_rows
 
         def of_no_row() -> Any:
             # Call the model all the same, so that a layer that counts its calls has the same count on every replica.
             self._compiled.predictions(self._compiled.arrange_inputs(padded[0]), training=False)
             return tf.constant(0.0)
 
-        return tf.cond(own > 0, of_own_rows, of_no_row) * own, own
+        return tf.cond(local_rows > 0, of_own_rows, of_no_row) * local_rows, local_rows
 
     def lower_to_xla(self, batch: Batch) -> None:
         """Lower forward and backward pass to XLA over a few examples, without running them, in replica context.

@@ -31,21 +31,21 @@ def needs_sums(strategy: Any, compiled: CompiledModel, batch: Batch, parts: int,
     replica. Raises InvalidProgram for a loss that is not a mean over examples, and, if batches may be `padded`, for one
     in which padded rows cannot be separated; a loss that draws random numbers cannot be checked.
     """
-    found: list[bool | InvalidProgram] = []
+    results: list[bool | InvalidProgram] = []
 
     def on_replica() -> None:
         try:
-            found.append(_check(compiled, batch, parts, padded=padded))
+            results.append(_check(compiled, batch, parts, padded=padded))
         except InvalidProgram as problem:
-            found.append(problem)
+            results.append(problem)
 
     try:
         run_eagerly(strategy, on_replica)
     finally:
         compiled.model.reset_metrics()
-    if isinstance(found[0], InvalidProgram):
-        raise found[0]
-    return found[0]
+    if isinstance(results[0], InvalidProgram):
+        raise results[0]
+    return results[0]
 
 
 def _check(compiled: CompiledModel, batch: Batch, parts: int, *, padded: bool) -> bool:
@@ -84,11 +84,11 @@ def _check_in_order(compiled: CompiledModel, batch: Batch, rows: int, parts: int
         _loss_of(compiled, batch, whole, drawn=True)[0],
         _loss_of(compiled, batch, halves, padded=padded, drawn=True)[0],
     )
-    for one, mean in ((values[0], separate), drawn):
-        if np.isfinite([one, mean]).all() and _relative_difference(one, mean) > tolerance:
+    for loss, mean in ((values[0], separate), drawn):
+        if np.isfinite([loss, mean]).all() and _relative_difference(loss, mean) > tolerance:
             raise InvalidProgram(
                 "loss",
-                f"{rows} examples give {one:.6g}, the mean of their halves is {mean:.6g}: no mean over examples, "
+                f"{rows} examples give {loss:.6g}, the mean of their halves is {mean:.6g}: no mean over examples, "
                 f"and a batch here has {parts} parts (replicas, accumulated batches)",
                 expected="a loss whose value for a batch is the mean over its examples",
                 next_step="Return one value per example, or train on one replica without accumulation.",

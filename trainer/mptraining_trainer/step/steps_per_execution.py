@@ -37,8 +37,8 @@ class StepsPerExecution:
         """Return the number after a call whose steps took `step_seconds` each, the same mean on all workers."""
         if step_seconds <= 0:
             return self
-        wanted = int(min(LIMIT, self.seconds / step_seconds))
-        return replace(self, steps=max(1, min(wanted, self.steps * _MOST_GROWTH, self.limit)))
+        target = int(min(LIMIT, self.seconds / step_seconds))
+        return replace(self, steps=max(1, min(target, self.steps * _MOST_GROWTH, self.limit)))
 
     def limit_notice(self, step_seconds: float) -> str | None:
         """Return a notice if the job's steps at `step_seconds` each take longer than a call may."""

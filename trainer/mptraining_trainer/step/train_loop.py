@@ -62,13 +62,13 @@ def _python_clock() -> Any:
     return tf.ensure_shape(now, [])
 
 
-# What is not finite in a step: gradients, of which the loss scale may be the cause while it can still fall; gradients;
-# the forward pass, loss included.
+# Failures of a step that is not finite: of scaled gradients, which a lower loss scale may prevent; of gradients; of the
+# forward pass, loss included.
 _SCALED, _GRADIENTS, _FORWARD = 1.0, 2.0, 3.0
 
 
 class Readings(NamedTuple):
-    """What the device returns of one execution, beside the metrics; scalars, the first two float64.
+    """Results of one execution from the device, in addition to the metrics; scalars, the first two float64.
 
     `failure` is the worst that was not finite in a checked step, first in `failed_step` on `failed_replica` (-1: only
     in the sum over the replicas); 0 for nothing.
@@ -100,7 +100,7 @@ _COUNT = len(Readings._fields)
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a step is made of.
+    """Settings of a step.
 
     `examples_per_step` is over all replicas and accumulated batches. With `partial`, a batch may have fewer rows that
     count than others. To measure the waiting for batches costs some microseconds per step.
@@ -147,8 +147,8 @@ class Loop:
         self._variables = model.trainable_variables
         # Of these the "gradient" is the next value (Keras' `overwrite_with_gradient`, as of FP8's scales).
         self._overwritten = keras.overwritten(self._variables)
-        own = OwnStep(compiled, self._replicas) if compiled.own_steps else None
-        self._own = own if "train_step" in compiled.own_steps else None
+        own_step = OwnStep(compiled, self._replicas) if compiled.own_steps else None
+        self._own_step = own_step if "train_step" in compiled.own_steps else None
         static = isinstance(strategy, tf.distribute.TPUStrategy)
         # The parts of a batch, over replicas and accumulated batches.
         self.parts = self._replicas * accumulation
@@ -174,16 +174,17 @@ class Loop:
         self.evaluation = Evaluation(
             strategy=strategy,
             step=self._replica_step,
-            own_step=own if "test_step" in compiled.own_steps else None,
+            own_step=own_step if "test_step" in compiled.own_steps else None,
             compiled=compiled,
             next_batch=self.next_batch,
             worker_sum=self._worker_sum,
         )
-        if self._own is None:
+        if self._own_step is None:
             keras.build_optimizer(optimizer, model.trainable_variables)
         # The optimizers that overwrite their variables with averages, and the number of updates after which they do so.
-        built = [optimizer] if self._own is None else optimizers(keras, model)
-        frequencies = ((part, keras.pop_ema_overwrite_frequency(part)) for one in built for part in keras.parts(one))
+        compiled_optimizers = [optimizer] if self._own_step is None else optimizers(keras, model)
+        parts = (part for built in compiled_optimizers for part in keras.parts(built))
+        frequencies = ((part, keras.pop_ema_overwrite_frequency(part)) for part in parts)
         self._overwriting = [(part, frequency) for part, frequency in frequencies if frequency]
         self._names: tuple[str, ...] = ()
         # AutoGraph would convert each function that a step calls, which takes 2 s of processor time. Keras 3 does not
@@ -211,7 +212,7 @@ class Loop:
     @property
     def metric_directions(self) -> dict[str, str | None]:
         """See `CompiledModel.metric_directions`; each reading traces a function."""
-        return self._compiled.metric_directions(self._own.names if self._own else None)
+        return self._compiled.metric_directions(self._own_step.names if self._own_step else None)
 
     @property
     def gradient_bytes(self) -> int:
@@ -227,10 +228,10 @@ class Loop:
     @property
     def more_optimizers(self) -> tuple[Any, ...]:
         """The optimizers that a model with its own step has in addition to the compiled one."""
-        if self._own is None:
+        if self._own_step is None:
             return ()
-        found = optimizers(self._keras, self._compiled.model)
-        return tuple(each for each in found if each is not self._optimizer)
+        all_optimizers = optimizers(self._keras, self._compiled.model)
+        return tuple(optimizer for optimizer in all_optimizers if optimizer is not self._optimizer)
 
     # Host side
 
@@ -259,7 +260,7 @@ class Loop:
         applied = steps - int(read.skipped_steps - self._skipped_before)
         weight = read.loss_weight - self._weight_before
         loss = (read.loss_sum - self._loss_before) / max(weight, 1e-9)
-        if self._own is not None:
+        if self._own_step is not None:
             # The logs of the model's own step contain the loss of the epoch.
             weight, loss = 0.0, metrics.get("loss", 0.0)
         self._skipped_before = read.skipped_steps
@@ -335,15 +336,15 @@ class Loop:
 
         Call it before a checkpoint is restored and before the first step.
         """
-        if self._own is None:
+        if self._own_step is None:
             return
-        self._own.prepare(self._strategy, batch_specs(batch))
+        self._own_step.prepare(self._strategy, batch_specs(batch))
 
     # Training on the device
 
     def _execute_graph(self, iterator: Any, steps: Any, reports: Any) -> Any:
-        if self._own is not None:
-            return self._execute_own(self._own, iterator, steps, reports)
+        if self._own_step is not None:
+            return self._execute_own(self._own_step, iterator, steps, reports)
         zero = tf.constant(0.0)
         _, skipped, _ = self._scaler_readings()
         # A variable of the loop costs four operations a step, so it has those alone that this loop needs.
@@ -389,21 +390,21 @@ class Loop:
             *tf.unstack(self._worker_sum.reduce(tf.concat([reports, [state.get("waited", zero)]], axis=0))),
         ).stacked(results.values())
 
-    def _execute_own(self, own: OwnStep, iterator: Any, steps: Any, reports: Any) -> Any:
+    def _execute_own(self, own_step: OwnStep, iterator: Any, steps: Any, reports: Any) -> Any:
         """Run `_execute_graph` with the model's own `train_step`; its logs are those of the last step."""
         zero, no_sum = tf.constant(0.0), tf.constant(0.0, tf.float64)
         mean, ignored = tf.distribute.ReduceOp.MEAN, self._compiled.names_of_compile
 
         def one_step(number: Any, waited: Any, fine: Any, finite: Any, _logs: Any) -> tuple[Any, ...]:
             batch, seconds = self._timed_next(iterator)
-            of_replicas = self._strategy.run(own.train, args=(batch,))
+            of_replicas = self._strategy.run(own_step.train, args=(batch,))
             self._overwrite_by_average()
-            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in own.names}
+            logs = {name: self._strategy.reduce(mean, of_replicas[name], axis=None) for name in own_step.names}
             losses = [tf.math.is_finite(value) for name, value in logs.items() if name not in ignored]
             fine &= tf.reduce_all(losses)
             return number + 1, waited + seconds, fine, finite + tf.cast(fine, tf.float32), logs
 
-        begin = (tf.constant(0), zero, tf.constant(True), zero, dict.fromkeys(own.names, zero))
+        begin = (tf.constant(0), zero, tf.constant(True), zero, dict.fromkeys(own_step.names, zero))
         _, waited, _, finite, logs = tf.while_loop(
             lambda number, *_: number < steps, one_step, begin, parallel_iterations=1
         )
@@ -475,10 +476,10 @@ class Loop:
         pairs = zip(gradients, self._overwritten, strict=True)
         values = [gradient for gradient, overwrites in pairs if overwrites and gradient is not None]
         finite = all_finite([loss, *(variable.read_value() for variable in self._changed_by_forward), *values])
-        own = self._half_square(gradients)
-        failed = tf.where(finite, tf.where(tf.math.is_finite(own), 0.0, _GRADIENTS), _FORWARD)
+        half_square = self._half_square(gradients)
+        failed = tf.where(finite, tf.where(tf.math.is_finite(half_square), 0.0, _GRADIENTS), _FORWARD)
         if self._replicas == 1:
-            return before, loss, gradients, own, failed[None]
+            return before, loss, gradients, half_square, failed[None]
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         failures = tf.one_hot(replica, self._replicas, on_value=failed)
         *gradients, failures = all_reduce([*gradients, failures], [*self._overwritten, False])

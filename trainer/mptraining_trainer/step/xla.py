@@ -50,8 +50,8 @@ def must_disable_xla(job: ResolvedJob, xla_error: str | None, notice: Callable[[
     """
     if xla_error is None or "unsupported operations" not in xla_error:
         return False
-    found = sorted({name for match in _NO_KERNEL.findall(xla_error) for name in match if name})
-    operations = ", ".join(found) or xla_error.partition("\n")[0][:200]
+    names = sorted({name for match in _NO_KERNEL.findall(xla_error) for name in match if name})
+    operations = ", ".join(names) or xla_error.partition("\n")[0][:200]
     _refuse_always(
         job,
         f"a model in which XLA has no kernel for: {operations}",

@@ -73,7 +73,7 @@ def test_shards_keep_their_names_and_are_reported_once(write: Write, folder: str
     uri = write(gzip.compress(CONTENT))
     notices: list[str] = []
     shard, *_ = dataset_index.build([storage.join(folder, "*")], notice=notices.append).shards
-    assert (shard.object, shard.readable.size) == (storage.stat(uri), len(CONTENT))
+    assert (shard.stored, shard.readable.size) == (storage.stat(uri), len(CONTENT))
     assert not storage.is_remote(shard.readable.uri)
     assert len(notices) == 1
     assert notices[0].startswith("2 compressed files were expanded to 0.1 MB")

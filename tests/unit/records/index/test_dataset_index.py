@@ -59,7 +59,7 @@ class Test_build:
         for name, count in (("c", 1), ("a", 3), ("b", 0), ("d", 2)):
             write_shard(storage.join(folder, f"{name}.tfrecord"), [name.encode()] * count)
         dataset = dataset_index.build([storage.join(folder, "[bcd]*"), storage.join(folder, "*.tfrecord")])
-        assert [shard.object.name[0] for shard in dataset.shards] == ["a", "b", "c", "d"]
+        assert [shard.stored.name[0] for shard in dataset.shards] == ["a", "b", "c", "d"]
         assert dataset.count == 6
         shards, rows = dataset.locate(np.arange(6))
         assert shards.tolist() == [0, 0, 0, 2, 3, 3]
@@ -135,7 +135,7 @@ def test_what_was_read_for_the_index_is_not_fetched_again(bucket: str, tmp_path:
     traffic = Traffic()
     cache = DiskCache(tmp_path, on_full=pytest.fail)
     dataset = dataset_index.build(patterns, cache=cache, traffic=traffic)
-    assert traffic.figures.bytes == sum(shard.object.size for shard in dataset.shards)
+    assert traffic.figures.received == sum(shard.stored.size for shard in dataset.shards)
     records, requests = _records(dataset, cache)
     assert sorted(filter(None, records)) == sorted(filter(None, RECORDS))
     assert requests == 0
@@ -147,7 +147,7 @@ def test_a_long_object_comes_in_parallel_windows(bucket: str) -> None:
     patterns = _write(bucket, shards=1, records=records)
     dataset = dataset_index.build(patterns, progress=lambda done, total: progress.append((done, total)))
     assert _records(dataset)[0] == records
-    assert progress[-1][0] == progress[-1][1] == dataset.shards[0].object.size
+    assert progress[-1][0] == progress[-1][1] == dataset.shards[0].stored.size
     assert len(progress) > 5
 
 
@@ -166,8 +166,8 @@ class Test_workers:
             built = list(pool.map(build, range(3)))
         assert len({dataset.fingerprint for dataset in built}) == 1
         assert built[0].count == 2 * len(RECORDS)
-        read = sum(traffic.figures.bytes for traffic in traffics)
-        assert read == sum(shard.object.size for shard in built[0].shards) + 3 * len(packed)
+        read = sum(traffic.figures.received for traffic in traffics)
+        assert read == sum(shard.stored.size for shard in built[0].shards) + 3 * len(packed)
 
     def test_do_not_wait_for_ever_for_one_that_is_gone(self, bucket: str) -> None:
         _write(bucket)

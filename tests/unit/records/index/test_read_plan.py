@@ -10,7 +10,7 @@ from mptraining_records.index import shard_index
 from mptraining_records.index.read_plan import Limits, range_reads
 from mptraining_storage.preconditions import StoredObject
 
-LIMITS = Limits(gap=30, range=100)
+LIMITS = Limits(gap=30, length=100)
 
 
 SIZES = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=40), min_size=1, max_size=3)
@@ -34,7 +34,7 @@ def test_every_record_is_in_one_range_and_every_range_within_limits(sizes: list[
         ends = begins + shards[read.shard].lengths[read.rows] + 4
         assert begins[0] == read.start
         assert ends[-1] == read.start + read.length
-        assert read.length <= 1.5 * LIMITS.range or len(set(read.rows.tolist())) == 1
+        assert read.length <= 1.5 * LIMITS.length or len(set(read.rows.tolist())) == 1
         assert (begins[1:] - ends[:-1] <= LIMITS.gap).all()
     needed = [int(read.places.min()) for read in reads]
     assert needed == sorted(needed)

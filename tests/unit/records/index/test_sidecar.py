@@ -26,10 +26,10 @@ def shard(bucket: str, write_shard: WriteShard) -> ShardIndex:
 
 
 def test_a_damaged_end_is_kept(shard: ShardIndex, flip: Callable[[str, int], None]) -> None:
-    flip(shard.object.uri, 19)
-    damaged = scanner.scan(storage.stat(shard.object.uri))
+    flip(shard.stored.uri, 19)
+    damaged = scanner.scan(storage.stat(shard.stored.uri))
     sidecar.save(damaged)
-    kept = index_in_sidecar(damaged.object)
+    kept = index_in_sidecar(damaged.stored)
     assert kept is not None
     assert kept.damage == damaged.damage is not None
     assert np.array_equal(kept.offsets, damaged.offsets)
@@ -40,30 +40,30 @@ def test_it_is_no_shard_and_not_used_for_another_version_of_the_object(
 ) -> None:
     sidecar.save(shard)
     assert [stored.name for stored in storage.glob(f"{bucket}/data/*")] == ["a.tfrecord"]
-    write_shard(shard.object.uri, [b"two", b"", b"three"])
-    assert index_in_sidecar(storage.stat(shard.object.uri)) is None
-    assert dataset_index.build([shard.object.uri]).shards[0].checksum != shard.checksum
+    write_shard(shard.stored.uri, [b"two", b"", b"three"])
+    assert index_in_sidecar(storage.stat(shard.stored.uri)) is None
+    assert dataset_index.build([shard.stored.uri]).shards[0].checksum != shard.checksum
 
 
 def test_a_damaged_one_is_not_used(shard: ShardIndex) -> None:
     sidecar.save(shard)
-    uri = sidecar.uri_of(shard.object.uri)
+    uri = sidecar.uri_of(shard.stored.uri)
     content = storage.read(uri)
     # The first and the last length are exchanged: their sum is the same.
     swapped = content[:-24] + content[-8:] + content[-16:-8] + content[-24:-16]
     for damaged in (b"", b"something else", content[:-1], content[:-8], content[:20], swapped):
         storage.write(uri, damaged)
-        assert index_in_sidecar(shard.object) is None
+        assert index_in_sidecar(shard.stored) is None
 
 
 @pytest.mark.parametrize("lengths", [[2**62, 3 - 2**62, 5], [2**62, 2**62, 2**62, 2**62 - 24], [-16, 24, 16]])
 def test_one_with_false_lengths_of_the_right_sum_is_not_used(shard: ShardIndex, lengths: list[int]) -> None:
     """A sidecar with sizes that are not those of the object, which would allocate too much memory."""
-    forged = shard_index.from_lengths(shard.object, np.array(lengths, np.int64), shard.checksum)
+    forged = shard_index.from_lengths(shard.stored, np.array(lengths, np.int64), shard.checksum)
     sidecar.save(forged)
     with np.errstate(over="ignore"):
-        assert index_in_sidecar(shard.object) is None
-    assert dataset_index.build([shard.object.uri]).count == 3
+        assert index_in_sidecar(shard.stored) is None
+    assert dataset_index.build([shard.stored.uri]).count == 3
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_every_shard_gets_an_index_that_jobs_find(shards: list[str], bucket: str
     assert (report.count("written"), report.records, report.bytes) == (3, 9, 3 * 59)
     traffic = Traffic()
     assert dataset_index.build([f"{bucket}/data/*"], traffic=traffic).count == 9
-    assert traffic.figures.bytes == 0, "no shard is read"
+    assert traffic.figures.received == 0, "no shard is read"
     # What fits is kept, unless forced.
     write_shard(shards[1], [b"four"])
     report = dataset_index.publish([f"{bucket}/data/*"])

@@ -147,8 +147,8 @@ def test_scattered_ranges_are_started_before_they_are_needed(tmp_path: Path, sta
 def test_a_damaged_record_is_an_error_at_its_place_and_not_before(
     dataset: DatasetIndex, flip: Callable[[str, int], None]
 ) -> None:
-    flip(dataset.shards[1].object.uri, -6)
-    dataset = dataset_index.build([shard.object.uri for shard in dataset.shards])
+    flip(dataset.shards[1].stored.uri, -6)
+    dataset = dataset_index.build([shard.stored.uri for shard in dataset.shards])
     with RecordReader(dataset) as reader:
         stream = RecordStream(reader, _windows(range(300)))
         assert stream.take(199) == RECORDS[:199]

@@ -27,15 +27,15 @@ def dataset(folder: str, write_shard: WriteShard) -> DatasetIndex:
 
 
 def _uri(dataset: DatasetIndex, shard: int) -> str:
-    return dataset.shards[shard].object.uri
+    return dataset.shards[shard].stored.uri
 
 
 def _damage(dataset: DatasetIndex, record: int, flip: Callable[[str, int], None]) -> DatasetIndex:
     """Flip a byte of the record's payload; return the index of the damaged files."""
     shards, rows = dataset.locate(np.array([record]))
     shard = dataset.shards[shards[0]]
-    flip(shard.object.uri, int(shard.offsets[rows[0]]))
-    return dataset_index.build([each.object.uri for each in dataset.shards])
+    flip(shard.stored.uri, int(shard.offsets[rows[0]]))
+    return dataset_index.build([each.stored.uri for each in dataset.shards])
 
 
 def test_records_come_in_the_order_asked_for(dataset: DatasetIndex) -> None:
@@ -79,7 +79,7 @@ def test_damaged_payloads_and_the_damaged_end_of_a_shard_have_one_account(
     flip(_uri(dataset, 1), int(dataset.shards[1].offsets[13]) - 4)
     flip(_uri(dataset, 1), int(dataset.shards[1].offsets[7]))
     account = BadRecords("Skip", 2)
-    damaged = dataset_index.build([shard.object.uri for shard in dataset.shards], bad_records=account)
+    damaged = dataset_index.build([shard.stored.uri for shard in dataset.shards], bad_records=account)
     with RecordReader(damaged, bad_records=account) as records:
         delivered = [record for record in records.read(np.arange(damaged.count)) if record is not None]
         assert delivered == RECORDS[:27] + RECORDS[28:33] + RECORDS[40:]

@@ -23,14 +23,14 @@ def test_the_share_is_between_zero_and_one(executions: list[tuple[float, float |
 
 def test_the_share_is_that_of_all_executions_and_the_speed_of_what_came_since() -> None:
     meter = InputMeter()
-    meter.traffic.add(bytes=10_000_000)
+    meter.traffic.add(received=10_000_000)
     since = InputInterval.begin(meter)
     since.add(3.0, 0.0)
     since.add(1.0, 1.0)
     assert since.bound_percent == 25.0
-    assert since.bytes_per_second(meter.figures.bytes) is None
-    meter.traffic.add(bytes=12_000_000)
-    assert since.bytes_per_second(meter.figures.bytes) == 3_000_000
+    assert since.bytes_per_second(meter.figures.received) is None
+    meter.traffic.add(received=12_000_000)
+    assert since.bytes_per_second(meter.figures.received) == 3_000_000
 
 
 CPU = "decoding and preprocessing are what it waits for: give the pod more CPUs"
@@ -53,11 +53,11 @@ CPU = "decoding and preprocessing are what it waits for: give the pod more CPUs"
 def test_advice(remote: bool, cache: str, for_bytes: float, said: str, before: float) -> None:
     """8 of 20 seconds were waits; bytes that were read `before`, for the index or into memory, change nothing."""
     meter = InputMeter(remote=remote, cache=cache, waited_for_bytes=before)
-    meter.traffic.add(bytes=int(before * 1e9))
+    meter.traffic.add(received=int(before * 1e9))
     since = InputInterval.begin(meter)
     since.add(20.0, 8.0)
     meter.waited_for_bytes += for_bytes
-    meter.traffic.add(bytes=500_000_000 if remote else 0)
+    meter.traffic.add(received=500_000_000 if remote else 0)
     text = advice(since, meter)
     assert text.startswith("the device waits for data 40% of the time, and ")
     assert said in text
@@ -65,5 +65,5 @@ def test_advice(remote: bool, cache: str, for_bytes: float, said: str, before: f
     assert ("data.cache: Memory" in text) <= (cache != "Memory")
     if meter.remote and meter.cache == "Disk" and for_bytes > 4:
         # A full cache that is too slow is a slow disk.
-        since.bytes_before = meter.figures.bytes
+        since.bytes_before = meter.figures.received
         assert "the disk is what it waits for" in advice(since, meter)

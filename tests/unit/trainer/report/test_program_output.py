@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mptraining_api import events
 from mptraining_api.launch import OUTPUT_KEPT, WorkerIdentity
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.report.program_output import ProgramOutput
 from mptraining_trainer.report.secrets import SecretValues
 from mptraining_trainer.report.telemetry import Telemetry
@@ -29,7 +30,7 @@ def streams() -> Iterator[tuple[io.StringIO, io.StringIO]]:
 
 def test_standard_output_and_error_are_copied_and_events_are_not(tmp_path: Path) -> None:
     with streams() as (out, err):
-        output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({"TOKEN": "s3cret-value"}), {})
+        output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({"TOKEN": "s3cret-value"}), {}, Outbox())
         telemetry = Telemetry(IDENTITY, None)
         output.start()
         print("hello")
@@ -52,7 +53,7 @@ def test_standard_output_and_error_are_copied_and_events_are_not(tmp_path: Path)
 def test_before_its_start_and_beside_a_parent_that_keeps_the_output_nothing_is_written(tmp_path: Path) -> None:
     for environment in ({}, {OUTPUT_KEPT: "1"}):
         with streams() as (out, err):
-            output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({}), environment)
+            output = ProgramOutput(IDENTITY, str(tmp_path), SecretValues({}), environment, Outbox())
             if environment:
                 output.start()
             print("hello")

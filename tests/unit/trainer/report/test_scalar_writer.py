@@ -9,6 +9,7 @@ import pytest
 
 from mptraining_api.events import Notice, Progress, Started
 from mptraining_api.launch import WorkerIdentity
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.report.scalar_writer import ScalarWriter
 
 
@@ -31,7 +32,7 @@ def events(attempt: int, first: int, last: int, loss: float) -> list[Any]:
 
 
 def write(folder: Path, attempt: int, first: int, last: int, loss: float, **options: Any) -> None:
-    writer = ScalarWriter(identity(attempt), str(folder), on_failure=pytest.fail, seconds=0.01)
+    writer = ScalarWriter(identity(attempt), str(folder), on_failure=pytest.fail, seconds=0.01, outbox=Outbox())
     if options.get("beside"):
         writer.write_beside_callback()
         writer.write_beside_callback()
@@ -63,7 +64,7 @@ def test_beside_a_callback_of_the_program(tmp_path: Path) -> None:
 
 def test_a_run_that_never_trains_writes_nothing(tmp_path: Path) -> None:
     """Its folder may be another job's."""
-    writer = ScalarWriter(identity(1), str(tmp_path), on_failure=pytest.fail, seconds=0.01)
+    writer = ScalarWriter(identity(1), str(tmp_path), on_failure=pytest.fail, seconds=0.01, outbox=Outbox())
     writer.on_event(events(1, 0, 0, 0.5)[0])
     writer.on_event(Notice(time=1.0, attempt=1, incarnation="a", worker=0, topic="Any", message="x"))
     writer.close()

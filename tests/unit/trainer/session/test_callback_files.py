@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from mptraining_api.problems import InvalidProgram, StorageUnavailable, Superseded
 from mptraining_storage import storage
+from mptraining_storage.outbox import Outbox
 from mptraining_trainer.session.callback_files import CallbackFiles, rows_of_first_epochs, split_path
 from mptraining_trainer.session.keras_callbacks import pack_state, state_methods, unpack_state
 from tests.fakes import Notices
@@ -71,7 +72,7 @@ def notices() -> Notices:
 
 def files(tmp_path: Path, notices: Notices, *, chief: bool = True) -> CallbackFiles:
     (tmp_path / "scratch").mkdir()
-    return CallbackFiles(str(tmp_path / "run"), tmp_path / "scratch", chief=chief, notice=notices)
+    return CallbackFiles(str(tmp_path / "run"), tmp_path / "scratch", chief=chief, notice=notices, outbox=Outbox())
 
 
 def write(path: str, content: str) -> None:
