@@ -73,6 +73,11 @@ class Problem(Exception):
         return f"{self.place}: {self._named_by_it}" if self._named_by_it else str(self.place)
 
     @property
+    def field(self) -> str | None:
+        """The path of the field to correct; None for another place."""
+        return self.place.path if isinstance(self.place, FieldPlace) else None
+
+    @property
     def next_step(self) -> str:
         return "".join(map(str, self.step_parts))
 
