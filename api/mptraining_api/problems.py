@@ -176,11 +176,15 @@ class InvalidValue(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close."""
+    """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close.
+
+    The beginning of a name, of three letters or more, is closest: val to validation, obj to objective and not to job.
+    """
     spellings: dict[str, list[str]] = {}
     for each in known:
         spellings.setdefault(each.lower(), []).append(each)
-    close = difflib.get_close_matches(word.lower(), list(spellings), n=1, cutoff=0.6)
+    longer = (each for each in spellings if len(word) >= 3 and each.startswith(word.lower()))
+    close = sorted(longer, key=len) or difflib.get_close_matches(word.lower(), list(spellings), n=1, cutoff=0.6)
     if not close:
         return ""
     best = max(spellings[close[0]], key=lambda each: difflib.SequenceMatcher(None, word, each).ratio())
