@@ -73,6 +73,11 @@ class Problem(Exception):
         return f"{self.place}: {self._named_by_it}" if self._named_by_it else str(self.place)
 
     @property
+    def field(self) -> str | None:
+        """The path of the field to correct; None for another place."""
+        return self.place.path if isinstance(self.place, FieldPlace) else None
+
+    @property
     def next_step(self) -> str:
         return "".join(map(str, self.step_parts))
 
@@ -171,11 +176,15 @@ class InvalidValue(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close."""
+    """Return `"Did you mean 'x'?"` for the closest known word in any case, or an empty string if none is close.
+
+    The beginning of a name, of three letters or more, is closest: val to validation, obj to objective and not to job.
+    """
     spellings: dict[str, list[str]] = {}
     for name in known:
         spellings.setdefault(name.lower(), []).append(name)
-    close = difflib.get_close_matches(word.lower(), list(spellings), n=1, cutoff=0.6)
+    longer = (name for name in spellings if len(word) >= 3 and name.startswith(word.lower()))
+    close = sorted(longer, key=len) or difflib.get_close_matches(word.lower(), list(spellings), n=1, cutoff=0.6)
     if not close:
         return ""
     best = max(spellings[close[0]], key=lambda name: difflib.SequenceMatcher(None, word, name).ratio())

@@ -30,6 +30,7 @@ from pydantic import Field, ValidationError
 from mptraining_api import spec
 from mptraining_api.model import Model
 from mptraining_api.problems import FieldPlace, InvalidSpec, Place, nearest
+from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.validation.messages import EXPECTED
 
 _METADATA = ("name", "namespace", "labels", "annotations")
@@ -115,11 +116,18 @@ class TrainingJob(PythonArguments, spec.JobSpec):
         return {"apiVersion": spec.API_VERSION, "kind": spec.KIND, "metadata": metadata, "spec": body}
 
 
-def job_document(job: object) -> Mapping[str, Any]:
-    """Return the job as the mapping that a job file holds. Raises InvalidSpec for anything but a job or a mapping."""
+def job_document(job: object, *, sweeps: bool = False) -> Mapping[str, Any]:
+    """Return the job as the mapping that a job file holds; with `sweeps` also the mapping of a sweep.
+
+    Raises InvalidSpec for anything else.
+    """
     document = job.to_document() if isinstance(job, TrainingJob) else job
     if not isinstance(document, Mapping):
-        raise InvalidSpec("job", f"{job!r} is not valid", expected="a TrainingJob, a job file's mapping, or a function")
+        other = "a file" if sweeps else "a function"
+        raise InvalidSpec("job", f"{job!r} is not valid", expected=f"a TrainingJob, a file's mapping, or {other}")
+    if not sweeps and document.get("kind") == SWEEP_KIND:
+        step = "Give it to mptraining.sweep or submit_sweep."
+        raise InvalidSpec("kind", repr(SWEEP_KIND), expected=repr(spec.KIND), next_step=step)
     return document
 
 

@@ -18,8 +18,8 @@ from mptraining_api.run_folder import Result
 from mptraining_api.spec import MPTrainingJob
 from mptraining_records.convert.convert import convert
 from mptraining_storage import storage
+from mptraining_storage.model_location import with_keras_of_models
 from mptraining_trainer.devices.preemption import Preemption
-from mptraining_trainer.prediction.location import with_keras_of_models
 from mptraining_trainer.run import run
 
 

@@ -265,7 +265,9 @@ def test_on_sigterm_during_validation_it_saves_and_validates_in_the_next_attempt
 
 def test_steps_may_be_counted_instead_of_epochs(train: RunJob) -> None:
     done = train(epochs=None, totalSteps=20, stepsPerEpoch=8)
-    assert (done.started.total_steps, done.started.steps_per_epoch, saved(done)) == (20, 8, [8, 16, 20])
+    assert (done.started.total_steps, done.started.steps_per_epoch, saved(done)[-1]) == (20, 8, 20)
+    # On a busy machine the next save replaces one that has not begun.
+    assert {*saved(done)} <= {8, 16, 20}
     assert train("epochs", epochs=2, stepsPerEpoch=8).finished.step == 16
 
 

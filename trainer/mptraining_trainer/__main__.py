@@ -69,7 +69,7 @@ def _usage() -> int:
 
 
 def _train(environment: MutableMapping[str, str]) -> int:
-    from mptraining_trainer.prediction.location import with_keras_of_models
+    from mptraining_storage.model_location import with_keras_of_models
 
     try:
         job, identity = _job(environment), launch.WorkerIdentity.from_environment(environment)
@@ -167,19 +167,26 @@ def _raise_preempted(*_: object) -> None:
 
 
 def _failed(environment: Mapping[str, str], problem: Problem) -> Outcome:
-    """Report as the last Event, and on stderr, the problem that stopped the job before training."""
+    """Report as the last Event the problem that stopped the job before training; in a pod also on stderr."""
     from mptraining_trainer.report.secrets import SecretValues
     from mptraining_trainer.report.telemetry import Telemetry
 
     secrets = SecretValues.from_environment(environment)
-    print(f"error: {secrets.redact(str(problem))}", file=sys.stderr)
+    if launch.OUTPUT_KEPT not in environment:
+        print(f"error: {secrets.redact(str(problem))}", file=sys.stderr)
     try:
         identity = launch.WorkerIdentity.from_environment(environment)
     except Problem:
         identity = launch.WorkerIdentity.from_environment({})
     telemetry = Telemetry(identity, None, termination_log=environment.get(launch.TERMINATION_LOG), secrets=secrets)
     outcome = outcomes.by_reason(problem.reason)
-    telemetry.emit(events.Finished, reason=outcome.reason, exit_code=outcome.exit_code, message=str(problem))
+    telemetry.emit(
+        events.Finished,
+        reason=outcome.reason,
+        exit_code=outcome.exit_code,
+        message=str(problem),
+        field=problem.field,
+    )
     return outcome
 
 

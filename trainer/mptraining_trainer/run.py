@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mptraining_api import events, launch, outcomes, run_folder
 from mptraining_api.launch import WorkerIdentity
 from mptraining_api.outcomes import Outcome
-from mptraining_api.problems import FieldPlace, Problem
+from mptraining_api.problems import Problem
 from mptraining_api.resolved_job import ResolvedJob
 from mptraining_storage import gcs_clients, storage
 from mptraining_storage.outbox import Outbox
@@ -167,7 +167,7 @@ def _reported(problem: Problem, environment: Mapping[str, str]) -> tuple[Outcome
     outcome = outcomes.by_reason(problem.reason)
     file = environment.get(launch.STOPPED_BY_USER_FILE)
     if outcome != outcomes.PREEMPTED or file is None or not Path(file).exists():
-        return outcome, str(problem), problem.place.path if isinstance(problem.place, FieldPlace) else None
+        return outcome, str(problem), problem.field
     # The user of a local run pressed Ctrl-C; `where` is the step that was saved, if one was.
     text = f"Stopped by you: {problem.found}."
     if problem.where:

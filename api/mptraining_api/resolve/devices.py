@@ -156,9 +156,9 @@ def check_kernels(spec: JobSpec, devices: Devices) -> None:
 
 
 def without_accelerators(devices: Devices, *, splits_in_two: bool) -> Devices:
-    """Return the devices without accelerators: two logical devices on one worker, or one on each of several.
+    """Return the devices without accelerators: one logical device on each worker, or two on the only one.
 
-    `splits_in_two`: whether the job can have two replicas (its global batch is divisible by 2, and it uses a strategy).
+    `splits_in_two`: whether the job has several replicas, and can have two (its global batch is divisible by 2).
     """
     before = devices.accelerator
     if before.kind == "cpu":

@@ -211,12 +211,12 @@ def _controller_choice(spec: JobSpec) -> tuple[Choice, ...]:
 
 def _splits_in_two(spec: JobSpec, requested: Devices, batch_size: int | None) -> bool:
     """Return whether a CPU fallback on one worker may use two replicas for this job."""
-    if spec.program.script is None:
-        # Without a batch size, the program trains nothing.
-        return spec.strategy != "None" and batch_size is not None and batch_size % 2 == 0
-    # A script that trains on one device without a strategy would be another program with a strategy.
+    # One replica stays one, as `mptj check` reports it; a script would be another program with a strategy.
     if requested.replicas == 1:
         return False
+    if spec.program.script is None:
+        # Without a batch size, the program trains nothing.
+        return batch_size is not None and batch_size % 2 == 0
     # A Keras 3 script may use mixed_float16 on one replica, but not on two: its loss scaling would be wrong.
     return spec.precision is None or spec.precision.policy != "mixed_float16" or spec.keras == "Legacy"
 

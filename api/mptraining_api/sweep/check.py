@@ -79,25 +79,19 @@ def _epoch_problems(spec: SweepSpec, epochs: int) -> Iterator[InvalidSpec]:
         yield InvalidSpec("spec.job.training.validationFreq", mistake, next_step="Remove it, or change minEpochs.")
 
 
-def reported_metrics(job: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the names that a job with this spec reports for certain, and whether its program may report others."""
-    spec = dict(job)
-    written = value_at(spec, ("training", "metrics"))
-    application = isinstance(value_at(spec, ("program", "application")), Mapping)
+def _application_metrics(job: Mapping[str, Any]) -> list[str]:
+    """Return the names of the metrics that a job of an application reports."""
+    written = value_at(dict(job), ("training", "metrics"))
     if isinstance(written, Sequence) and not isinstance(written, str):
         names = [_name(metric) for metric in written if isinstance(metric, Mapping)]
     else:
-        names = (
-            [_name({"className": metric.class_name, "config": metric.config}) for metric in METRICS]
-            if application
-            else []
-        )
+        names = [_name({"className": metric.class_name, "config": metric.config}) for metric in METRICS]
     trained = ["loss", *names]
-    validated = [f"val_{name}" for name in trained] if has_validation(spec) else []
-    return [*trained, *validated], not application
+    return [*trained, *(f"val_{name}" for name in trained if _has_validation(job))]
 
 
-def has_validation(job: Mapping[str, Any]) -> bool:
+def _has_validation(job: Mapping[str, Any]) -> bool:
+    """Return whether the job has validation data."""
     return bool(value_at(dict(job), ("data", "validation")))
 
 
@@ -140,17 +134,15 @@ def sweep_problems(document: Mapping[str, Any], settings: ClusterSettings) -> Do
         *parameter_problems(spec),
         *_limit_problems(spec),
         *rung_problems(spec),
+        *_metric_problems(spec),
     ]
-    doubts: list[InvalidSpec] = []
-    metric, certain = _metric_problem(spec)
-    if metric is not None:
-        (problems if certain else doubts).append(metric)
+    doubts: tuple[InvalidSpec, ...] = ()
     # The jobs of a search that cannot be enumerated would be other jobs than the user means.
     if not problems:
         jobs = _job_problems(sweep, settings)
         problems += jobs.problems
-        doubts += jobs.doubts
-    return DocumentProblems(tuple(problems), tuple(doubts))
+        doubts = jobs.doubts
+    return DocumentProblems(tuple(problems), doubts)
 
 
 def _name_problems(name: str) -> list[InvalidSpec]:
@@ -197,21 +189,21 @@ def _longest_value(parameter: Parameter) -> int:
     return len(parameter.path) + max(values, default=22) + 4
 
 
-def _metric_problem(spec: SweepSpec) -> tuple[InvalidSpec | None, bool]:
-    """Return what is wrong with the objective's metric, and whether it is certain."""
-    where, metric = "spec.objective.metric", spec.objective.metric
-    script = value_at(spec.job, ("program", "script")) is not None
+def _metric_problems(spec: SweepSpec) -> list[InvalidSpec]:
+    """Return what is wrong with the objective's metric; nothing about metrics that the code of the program decides."""
+    where, metric, program = "spec.objective.metric", spec.objective.metric, value_at(spec.job, ("program",))
+    script = value_at(program, ("script",)) is not None
     if script or any(parameter.path.startswith("training.metrics") for parameter in spec.parameters):
-        return None, False
-    if metric.startswith("val_") and not has_validation(spec.job):
+        return []
+    if metric.startswith("val_") and not _has_validation(spec.job):
         mistake = f"{metric!r}, and the job has no validation data"
         step = f"Add spec.job.data.validation, or use {metric.removeprefix('val_')}."
-        return InvalidSpec(where, mistake, next_step=step), True
-    known, others = reported_metrics(spec.job)
-    if metric in known:
-        return None, False
-    mistake = f"the job's training.metrics do not include {metric!r}" if others else f"the job reports no {metric!r}"
-    return InvalidSpec(where, mistake, expected=" or ".join(known), next_step=nearest(metric, known)), not others
+        return [InvalidSpec(where, mistake, next_step=step)]
+    known = _application_metrics(spec.job)
+    if metric in known or value_at(program, ("application",)) is None:
+        return []
+    mistake = f"the job reports no {metric!r}"
+    return [InvalidSpec(where, mistake, expected=" or ".join(known), next_step=nearest(metric, known))]
 
 
 def _job_problems(sweep: MPTrainingSweep, settings: ClusterSettings) -> DocumentProblems:

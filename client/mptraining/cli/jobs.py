@@ -171,7 +171,7 @@ def logs(name: str, follow: bool, worker: int | None, attempt: int | None, raw: 
 @options.plain
 @options.cluster_options
 def wait(name: str, timeout: float | None, model: str | None, plain: bool, cluster: Cluster) -> int:
-    """Follow a job or a sweep until it has ended.
+    """Wait until a job or a sweep has ended, and show it.
 
     The exit code is the job's. Ctrl-C ends the command, not the job.
     """
@@ -179,19 +179,19 @@ def wait(name: str, timeout: float | None, model: str | None, plain: bool, clust
 
     job = job_or_sweep(name, cluster)
     if isinstance(job, Job):
-        return follow_until_ended(job, timeout=timeout, model=model, plain=plain)
+        return wait_for_job(job, timeout=timeout, model=model, plain=plain)
     options.refuse_with("a sweep", model=model, plain=plain)
-    return follow_sweep(job, timeout=timeout)
+    return wait_for_sweep(job, timeout=timeout)
 
 
-def follow_until_ended(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> int:
-    """Follow the job and return its exit code; 130 after Ctrl-C, which does not stop the job."""
+def wait_for_job(job: Job, *, timeout: float | None, model: str | None, plain: bool) -> int:
+    """Wait for the job and return its exit code; 130 after Ctrl-C, which does not stop the job."""
     from mptraining.cluster.wait import detached_text
     from mptraining.display.choice import display_here
 
     display = display_here(plain=plain)
     try:
-        seen = job.follow(display, timeout=timeout, fetch=model is not None)
+        seen = job.wait(timeout, display=display, fetch=model is not None, on_interrupt="Raise")
         if model is not None and seen.succeeded:
             click.echo(f"model: {job.save_model(model)}")
     except KeyboardInterrupt:
@@ -200,7 +200,7 @@ def follow_until_ended(job: Job, *, timeout: float | None, model: str | None, pl
     return seen.exit_code or 0
 
 
-def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> int:
+def wait_for_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> int:
     """Print each trial of a cluster's sweep when it ends; return 0 if the sweep succeeded, else 1.
 
     Returns 130 after Ctrl-C, which does not stop the sweep; raises StillRunning after `timeout` seconds.
@@ -209,7 +209,7 @@ def follow_sweep(sweep: ClusterSweep, *, timeout: float | None = None) -> int:
     from mptraining.sweeps.display import SweepDisplay
 
     try:
-        last = sweep.follow(SweepDisplay(), timeout=timeout)
+        last = sweep.wait(timeout, display=SweepDisplay())
     except KeyboardInterrupt:
         again, cancel = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "cancel"))
         note(f"Detached; the sweep continues. {again}   Cancel it: {cancel}")

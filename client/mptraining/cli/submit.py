@@ -9,7 +9,7 @@ import click
 from cloup import option
 
 from mptraining.cli import options, program_flags
-from mptraining.cli.jobs import follow_sweep, follow_until_ended
+from mptraining.cli.jobs import wait_for_job, wait_for_sweep
 from mptraining.cli.output import fields_named, note, print_document, print_objects
 from mptraining.cli.program_flags import FIELDS, Flags, Target, takes_target, target_kind
 
@@ -77,7 +77,7 @@ def _submit_job(
         return None
     click.echo(f"submitted: {sent.name} (namespace {sent.namespace})")
     if follow:
-        return follow_until_ended(sent, timeout=None, model=None, plain=plain)
+        return wait_for_job(sent, timeout=None, model=None, plain=plain)
     wait, status = (sent.server.command(verb, sent.name) for verb in ("wait", "status"))
     click.echo(f"  {wait}      follow it to the end\n  {status}    its phase, and the reason")
     return None
@@ -134,7 +134,7 @@ def _submit_sweep(
         return None
     click.echo(f"submitted: sweep {sweep.name} (namespace {sweep.server.namespace})")
     if follow:
-        return follow_sweep(sweep)
+        return wait_for_sweep(sweep)
     wait, status = (sweep.server.command(verb, f"mpts/{sweep.name}") for verb in ("wait", "sweep status"))
     click.echo(f"  {wait}           follow it to the end\n  {status}   its best trial")
     return None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.cluster import logs
 from mptraining.cluster.api import ApiServer
@@ -128,19 +128,40 @@ class Job:
                 if isinstance(update, Line) and update.pod.attempt >= first:
                     yield from logs.format_line(update.pod, update.text, raw=raw)
 
-    def wait(self, timeout: float | None = None, *, display: Display | None = None) -> JobView:
-        """Show the job until it has ended, and fetch its model if it has no run folder; return its status.
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        display: Display | None = None,
+        fetch: bool = True,
+        on_interrupt: Literal["Detach", "Raise"] = "Detach",
+    ) -> JobView:
+        """Show the job until it has ended, and `fetch` its model if it has no run folder; return its status.
 
-        KeyboardInterrupt detaches and does not stop the job. Raises StillRunning after `timeout` seconds.
+        KeyboardInterrupt does not stop the job; with "Raise" it is raised. Raises StillRunning after `timeout` seconds.
         """
+        from mptraining.cluster.wait import wait
         from mptraining.display.choice import display_here
 
-        shown = display or display_here()
+        shown, keeps = display or display_here(), fetch and self.run_folder is None
         try:
-            return self.follow(shown, timeout=timeout, fetch=True)
+            return wait(
+                self.server,
+                self.name,
+                self.uid,
+                shown,
+                clock=time.monotonic,
+                wall=time.time,
+                timeout=timeout,
+                model_waits=(lambda: self._fetch_while_waiting(shown)) if keeps else None,
+            )
         except KeyboardInterrupt:
+            if on_interrupt == "Raise":
+                raise
             shown.say(self._detached())
             return self.status()
+        finally:
+            shown.close()
 
     def result(self, timeout: float | None = None, *, display: Display | None = None) -> Any:
         """Wait for the end like `wait`; return the value of the job's function, or raise the function's exception.
@@ -189,25 +210,6 @@ class Job:
         stored = function_result.read(str(here))
         old = stored is not None and stored.raised and stored.attempt != seen.status.current_attempt
         return None if old else stored
-
-    def follow(self, display: Display, *, timeout: float | None = None, fetch: bool = False) -> JobView:
-        """Wait like `wait`, on that display, but raise KeyboardInterrupt, and fetch the model only with `fetch`."""
-        from mptraining.cluster.wait import wait
-
-        keeps = fetch and self.run_folder is None
-        try:
-            return wait(
-                self.server,
-                self.name,
-                self.uid,
-                display,
-                clock=time.monotonic,
-                wall=time.time,
-                timeout=timeout,
-                model_waits=(lambda: self._fetch_while_waiting(display)) if keeps else None,
-            )
-        finally:
-            display.close()
 
     def _detached(self) -> str:
         from mptraining.cluster.wait import detached_text

@@ -19,7 +19,7 @@ from mptraining.cluster.job import Job
 from mptraining.cluster.job_view import JobView, absent_accelerator, current_machine
 from mptraining.job_file import advice
 from mptraining.packaging.package import Package, too_large_problem
-from mptraining.packaging.program import function_arguments_named, function_job
+from mptraining.packaging.program import function_arguments_named, function_job, refuse_unknown
 from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api.accelerators import canonical_type, catalogue
 from mptraining_api.kubernetes_api import CONFIG_MAPS, JOBS, NODES, Raw
@@ -139,6 +139,7 @@ def submit(
     Raises InvalidSpec before anything is sent, and ClusterProblem if the cluster rejects the job. In that case the
     ConfigMap is deleted; an uploaded archive stays, named by its content.
     """
+    refuse_unknown("submit", function, function_job)
     if callable(job):
         with function_arguments_named():
             document, package = function_job(job, **function)

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mptraining.job_file.data import check_data, zero_steps
+from mptraining.job_file.data import absent_models, check_data, zero_steps
 from mptraining.job_file.entry_point import check_entry_point
 from mptraining.job_file.paths import source_folder
 from mptraining.packaging.keras_choice import with_keras_of_folder
@@ -65,7 +65,7 @@ def check_job_file(
     assert written is not None
     job = complete(MPTrainingJob.parse(document))
     resolved = resolve(job, chosen)
-    if problems := [*zero_steps(resolved, folder), *code]:
+    if problems := [*zero_steps(resolved, folder), *absent_models(resolved, folder, here=here), *code]:
         raise text.located(problems)
     return CheckedJob(written, resolved, (*notes, *data.notes, *code_notes))
 

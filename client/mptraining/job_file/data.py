@@ -55,6 +55,20 @@ def check_data(spec: object, folder: Path, *, here: bool) -> DataFindings:
     return findings
 
 
+def absent_models(job: ResolvedJob, folder: Path, *, here: bool) -> list[Problem]:
+    """Return the mistakes of the models on this machine that the job reads, as far as their files show them."""
+    from mptraining_storage import model_location, storage
+
+    problems: list[Problem] = []
+    for where, uri in model_location.trained_models(job.program).items():
+        if not storage.is_remote(uri) and (here or not PurePosixPath(uri).is_absolute()):
+            try:
+                _ = model_location.locate(absolute_path(uri, folder), where).generation
+            except Problem as problem:
+                problems.append(problem)
+    return problems
+
+
 def names_classes(pattern: str, folder: Path) -> bool:
     """Return whether a local manifest of the records that match `pattern` names classes."""
     split = _local_manifest([pattern], folder)

@@ -33,7 +33,7 @@ from mptraining.local.local_job import LocalJob, failed
 from mptraining.local.outcome import STOP_BEFORE_TRAINING, Timeouts, final_text, verdict, with_missing_reports
 from mptraining.local.processes import Stream, Worker, run_gang
 from mptraining.packaging.package import Package
-from mptraining.packaging.program import function_arguments_named, function_job
+from mptraining.packaging.program import function_arguments_named, function_job, refuse_unknown
 from mptraining.runs.files import stored_document
 from mptraining.training_job import TrainingJob, arguments_named, job_document
 from mptraining_api import events, run_folder
@@ -196,6 +196,7 @@ def run_local(
     Raises Problem before any process starts, and InvalidProgram if the training failed; what a function raised,
     `LocalJob.result` raises.
     """
+    refuse_unknown("run_local", options, function_job)
     runner = LocalRunner(output=output)
     if callable(job):
         with function_arguments_named():

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import secrets
 import sys
@@ -185,6 +186,14 @@ _ARGUMENTS = {
     "spec.workers": "workers",
     "spec.output.uri": "output",
 }
+
+
+def refuse_unknown(call: str, arguments: Iterable[str], callee: Callable[..., Any]) -> None:
+    """Raise TypeError if `call` was given an argument that `callee`, which takes them, does not have."""
+    known = inspect.signature(callee).parameters
+    for name in arguments:
+        if name not in known:
+            raise TypeError(f"{call}() takes no argument {name!r}. {nearest(name, known)}".rstrip(". "))
 
 
 @contextmanager

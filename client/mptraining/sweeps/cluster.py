@@ -64,7 +64,7 @@ class ClusterSweep:
                 if seen.finished is not None:
                     return
 
-    def follow(self, display: SweepDisplay, *, timeout: float | None = None) -> SweepView:
+    def wait(self, timeout: float | None = None, *, display: SweepDisplay) -> SweepView:
         """Show the sweep until it has ended; return its last view.
 
         Raises StillRunning after `timeout` seconds. KeyboardInterrupt is not caught, and does not affect the sweep.
@@ -90,13 +90,13 @@ class ClusterSweep:
         return last
 
     def result(self, timeout: float | None = None, *, display: SweepDisplay | None = None) -> Sweep:
-        """Wait for the end like `follow`, and return the sweep with its trials."""
+        """Wait for the end like `wait`, and return the sweep with its trials."""
         from mptraining.sweeps.display import sweep_display_here
         from mptraining.sweeps.result import Sweep
 
         shown = display or sweep_display_here()
         try:
-            return Sweep(self.follow(shown, timeout=timeout))
+            return Sweep(self.wait(timeout, display=shown))
         finally:
             shown.close()
 

@@ -11,7 +11,6 @@ found.best.parameters
 from __future__ import annotations
 
 import collections
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mptraining.cluster.connection import HERE, Cluster
 from mptraining.local.runner import machine_settings, this_machine
-from mptraining.packaging.program import merge
+from mptraining.packaging.program import merge, refuse_unknown
 from mptraining.sweeps import best_job
 from mptraining.sweeps.cluster import ClusterSweep, create_sweep
 from mptraining.sweeps.display import sweep_html, sweep_panels
@@ -35,12 +34,11 @@ from mptraining_api.spec import API_VERSION
 from mptraining_api.sweep.spec import SWEEP_KIND
 from mptraining_api.sweep.status import Trial
 from mptraining_api.sweep.trial_job import output_uri
+from mptraining_api.validation.job_text import holds_sweep, load_job_text
 
 if TYPE_CHECKING:
     from mptraining.runs import Run
     from mptraining.sweeps.display import SweepDisplay
-
-_WHERE = "mptraining.sweep"
 
 
 class Sweep:
@@ -132,8 +130,8 @@ def sweep(
 ) -> Sweep:
     """Search hyperparameters on this machine, and return the sweep when it has ended or was interrupted.
 
-    `job` is the file of an MPTrainingSweep, the mapping that one holds, or one job to search: a TrainingJob, or the
-    mapping of a job file. Only a job takes the other arguments of a search.
+    `job` is the file of an MPTrainingSweep, the mapping that one holds, or one job to search: a TrainingJob, a job
+    file, or the mapping of one. Only a job takes the other arguments of a search.
 
     `parameters` has the values for each path into the job's spec: a list of values, or the mapping of a sweep file
     ({"logUniform": {"low": 1e-5, "high": 1e-1}}). `objective` is a metric; its `direction` follows from its name if
@@ -144,6 +142,7 @@ def sweep(
 
     Raises Problem before any process starts, and InvalidProgram if a fault of this machine ends it.
     """
+    refuse_unknown("sweep", options, run_sweep)
     search = {"parameters": parameters, "objective": objective, "direction": direction, "seed": seed, "trials": trials}
     search |= {"stop": stop, "name": name, "algorithm": algorithm}
     path, checked = _checked(job, search, here=True)
@@ -167,9 +166,7 @@ def submit_sweep(
     `job`, `output` and `search` (`parameters`, `objective`, `direction`, `algorithm`, `seed`, `trials`, `stop`, `name`)
     are those of `mptraining.sweep`. Raises Problem before anything is sent, and ClusterProblem.
     """
-    unknown = search.keys() - inspect.signature(sweep).parameters.keys()
-    if unknown:
-        raise TypeError(f"submit_sweep() takes no {min(unknown)!r}")
+    refuse_unknown("submit_sweep", search, sweep)
     _, checked = _checked(job, search, here=False)
     more: dict[str, Any] = {} if parallel is None else {"trials": {"parallel": parallel}}
     if output is not None:
@@ -183,22 +180,26 @@ def _checked(
 ) -> tuple[Path, CheckedSweep]:
     """Return the sweep that a call describes, checked, and its file; only the folder of it must exist."""
     settings = machine_settings(this_machine()) if here else lambda _: ClusterSettings()
+    folder = Path.cwd()
     if isinstance(job, str | os.PathLike):
-        _refuse(search, "a sweep's file")
-        return Path(job), check_sweep_file(Path(job), here=here, settings=settings)
-    document: Mapping[str, Any] = job_document(job)
+        path = Path(job)
+        if holds_sweep(path):
+            _refuse(search, "a sweep's file")
+            return path, check_sweep_file(path, here=here, settings=settings)
+        job, folder = load_job_text(path).content, path.absolute().parent
+    document = job_document(job, sweeps=True)
     if document.get("kind") == SWEEP_KIND:
         _refuse(search, "a sweep's mapping")
     else:
         document = _document(document, search)
-    checked = check_sweep_file(Path("sweep.yaml"), document=document, here=here, settings=settings)
-    return Path.cwd() / f"{checked.sweep.metadata.name}.yaml", checked
+    checked = check_sweep_file(folder / "sweep.yaml", document=document, here=here, settings=settings)
+    return folder / f"{checked.sweep.metadata.name}.yaml", checked
 
 
 def _refuse(given: Mapping[str, Any], what: str) -> None:
     named = [key for key, value in given.items() if value is not None]
     if named:
-        raise InvalidSpec(f"{_WHERE}({named[0]}=…)", f"given beside {what}", expected="it in the file's spec")
+        raise InvalidSpec(f"{named[0]}=…", f"given beside {what}", expected="it in the file's spec")
 
 
 def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,13 +207,13 @@ def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, An
     given = collections.defaultdict(lambda: None, search)
     parameters, objective, direction = given["parameters"], given["objective"], given["direction"]
     if not parameters:
-        raise InvalidSpec(f"{_WHERE}(parameters=…)", "missing", expected="a mapping of paths to values")
+        raise InvalidSpec("parameters=…", "missing", expected="a mapping of paths to values")
     if objective is None:
-        raise InvalidSpec(f"{_WHERE}(objective=…)", "missing", expected="a metric, such as 'val_accuracy'")
+        raise InvalidSpec("objective=…", "missing", expected="a metric, such as 'val_accuracy'")
     known = {"up": "Maximize", "down": "Minimize"}.get(metric_direction(objective) or "")
     if direction is None and known is None:
         expected = "'Maximize' or 'Minimize'"
-        raise InvalidSpec(f"{_WHERE}(direction=…)", f"missing; {objective!r} does not tell it", expected=expected)
+        raise InvalidSpec("direction=…", f"missing; {objective!r} does not tell it", expected=expected)
     spec: dict[str, Any] = {
         "objective": {"metric": objective, "direction": direction or known},
         "algorithm": {
@@ -238,7 +239,5 @@ def _parameter(path: str, values: Sequence[Any] | Mapping[str, Any]) -> dict[str
         return {"path": path, **values}
     if isinstance(values, str):
         refused = f"{values!r} for {path}"
-        raise InvalidSpec(
-            f"{_WHERE}(parameters=…)", refused, expected="a list of values, or a mapping such as logUniform"
-        )
+        raise InvalidSpec("parameters=…", refused, expected="a list of values, or a mapping such as logUniform")
     return {"path": path, "values": list(values)}

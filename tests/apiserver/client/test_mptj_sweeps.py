@@ -101,7 +101,7 @@ def test_waiting_for_a_sweep_has_a_time_limit(mptj: Mptj, sweep_file: str) -> No
 
 def test_a_sweep_from_python(mptj: Mptj, sweep_file: str, control_plane: ControlPlane, namespace: str) -> None:
     del mptj
-    with pytest.raises(TypeError, match="submit_sweep\\(\\) takes no 'trial'"):
+    with pytest.raises(TypeError, match="submit_sweep\\(\\) takes no argument 'trial'"):
         mptraining.submit_sweep(sweep_file, trial=3)
     job = yaml.safe_load(Path(sweep_file).read_text())["spec"]["job"]
     rates = {"training.optimizer.config.learning_rate": [1e-3, 1e-2], "training.batchSize.global": [32]}

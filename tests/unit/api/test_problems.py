@@ -16,6 +16,9 @@ def test_the_nearest_name_whatever_its_case() -> None:
     # Of two spellings the one that shares more letters.
     meant = {"vgg16": "VGG16", "RESNET_50": "ResNet50", "MobilNetV2": "MobileNetV2", "Mse": "mse", "MSEE": "MSE"}
     assert {word: nearest(word, MODELS) for word in meant} == {w: f"Did you mean {m!r}?" for w, m in meant.items()}
+    assert nearest("Val", ["train", "validationFreq", "validation"]) == "Did you mean 'validation'?"
+    assert nearest("obj", ["job", "objective"]) == "Did you mean 'objective'?"
+    assert nearest("va", ["validation"]) == ""
     assert nearest("nothing", ["demo", "tests", "notes", "points"]) == ""
 
 

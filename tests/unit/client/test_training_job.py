@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +179,13 @@ def test_a_mapping_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, mon
         with pytest.raises(InvalidSpec):
             LocalRunner(command=("false",)).run(nonsense)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("call", [mptraining.run_local, mptraining.submit, mptraining.sweep, mptraining.submit_sweep])
+def test_an_unknown_argument_is_named_with_the_function_that_was_called(call: Callable[..., Any]) -> None:
+    for job in ({}, flowers):
+        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) takes no argument 'paralel'"):
+            call(job, paralel=1)
+    if "sweep" not in call.__name__:
+        with pytest.raises(InvalidSpec, match=r"^kind: 'MPTrainingSweep'; expected 'MPTrainingJob'\. Give it to"):
+            call({"kind": "MPTrainingSweep"})

@@ -15,6 +15,7 @@ from mptraining_api.launch import SOURCE_FOLDER
 from mptraining_api.problems import InvalidProgram, InvalidSpec, Preempted
 from mptraining_api.resolve.batch_size import PREDICTION_BATCH_SIZE
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_storage.model_location import locate
 from mptraining_trainer import keras_internals
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
@@ -29,7 +30,6 @@ from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.program import Program, example_of
 from mptraining_trainer.prediction import evaluator, trained_model
 from mptraining_trainer.prediction.evaluator import Evaluator
-from mptraining_trainer.prediction.location import locate
 from mptraining_trainer.training_result import TrainingResult
 from mptraining_trainer.worker import Worker
 

@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from mptraining_api.problems import InvalidProgram, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_storage.model_location import Location
 from mptraining_trainer.data.batch_spec import example_specs
 from mptraining_trainer.data.schema import ExampleSpec
 from mptraining_trainer.export.float32_model import under_float32
 from mptraining_trainer.keras_backend import Keras
 from mptraining_trainer.model import program
 from mptraining_trainer.model.compiled import CompiledModel
-from mptraining_trainer.prediction.location import Location
 
 FIELD = "spec.program.prediction.evaluate"
 

@@ -21,6 +21,7 @@ from mptraining_api.programs.fields import Prediction
 from mptraining_api.resolved_job import ResolvedData, ResolvedJob
 from mptraining_records.tfrecord import example as records
 from mptraining_storage import storage
+from mptraining_storage.model_location import Location, locate
 from mptraining_trainer.checkpoints.claim import claim_folder
 from mptraining_trainer.data import pipeline, schema
 from mptraining_trainer.data.batching import Share
@@ -34,7 +35,6 @@ from mptraining_trainer.job.kinds import PredictionJob
 from mptraining_trainer.keras_backend import Keras, load
 from mptraining_trainer.prediction import evaluator, output_columns, trained_model
 from mptraining_trainer.prediction.evaluator import Evaluator, Sums
-from mptraining_trainer.prediction.location import Location, locate
 from mptraining_trainer.prediction.parts import Part, PartFiles, identity_of, plan, share
 from mptraining_trainer.prediction.trained_model import TrainedModel
 from mptraining_trainer.training_result import TrainingResult

@@ -15,6 +15,7 @@ from mptraining_api.problems import InvalidData, InvalidProgram, InvalidSpec
 from mptraining_api.programs.fields import Function
 from mptraining_api.resolved_job import ResolvedData
 from mptraining_api.spec import Feature
+from mptraining_storage.model_location import Location
 from mptraining_trainer import keras_internals
 from mptraining_trainer.data.preprocess import Preprocess, check_signature
 from mptraining_trainer.data.schema import Column, Columns, ExampleSpec
@@ -25,7 +26,6 @@ from mptraining_trainer.model.applications import preprocess_by_label
 from mptraining_trainer.model.compiled import CompiledModel
 from mptraining_trainer.model.output_losses import OutputLoss
 from mptraining_trainer.model.program import call_function
-from mptraining_trainer.prediction.location import Location
 
 # The preprocessing of a function program, as model.json names it.
 OWN = "the program's own"

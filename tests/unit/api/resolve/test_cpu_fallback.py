@@ -42,7 +42,7 @@ def test_fallback_keeps_the_global_batch_size(
     assert job.learning_rate == asked.learning_rate
     assert job.keras == asked.keras
     hosts = 1 if tpu else workers
-    devices = 1 if hosts > 1 or job.global_batch_size % 2 else 2
+    devices = 1 if hosts > 1 or asked.replicas == 1 or job.global_batch_size % 2 else 2
     assert (job.workers, job.replicas_per_worker) == (hosts, devices)
     assert (job.accelerator.kind, job.accelerator.asked_for) == ("cpu", type)
     assert (job.placement.node_selector, job.placement.resources, job.placement.tolerations) == ({}, {}, ())
@@ -53,14 +53,14 @@ def test_fallback_keeps_the_global_batch_size(
 @pytest.mark.parametrize(
     ("count", "workers", "batch", "there", "here"),
     [
-        (1, 1, {"global": 64}, "64 on one replica", "32 for each of 2 replicas"),
+        (1, 1, {"global": 64}, "64 on one replica", "64 on one replica"),
         (4, 1, {"global": 64}, "16 for each of 4 replicas", "32 for each of 2 replicas"),
         (4, 2, {"global": 64}, "8 for each of 8 replicas", "32 for each of 2 replicas"),
-        (1, 1, {"perReplica": 16}, "16 on one replica", "8 for each of 2 replicas here; asked for: 16 on one replica"),
+        (1, 1, {"perReplica": 16}, "16 on one replica", "16 on one replica"),
         (4, 1, None, "32 (Keras' default) for each of 4 replicas",
          "64 for each of 2 replicas here; asked for: 32 (Keras' default) for each of 4 replicas"),
         (2, 1, {"perReplica": 16}, "16 for each of 2 replicas", "16 for each of 2 replicas"),
-        (1, 1, {"global": 15}, "15 on one replica", "15 on one replica"),
+        (2, 1, {"global": 64}, "32 for each of 2 replicas", "32 for each of 2 replicas"),
     ],
 )  # fmt: skip
 def test_the_batch_is_that_of_the_replicas_that_will_run(

@@ -119,6 +119,22 @@ def test_a_mistake_of_an_argument_names_it(
     assert (refused.returncode, refused.stderr[: len(said)]) == (2, said)
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("missing", "mptj: MODEL: there is no model at '{here}/missing'; expected a run folder"),
+        (".", "mptj: MODEL: there is no model at '{here}'; expected a run folder"),
+        ("damaged.keras", "mptj: {here}/damaged.keras: no model in Keras' format; expected a file that"),
+    ],
+)
+def test_an_absent_model_is_reported_once_before_a_worker_starts(here: Path, mptj: Mptj, model: str, said: str) -> None:
+    for file in ("test-0", "damaged.keras"):
+        (here / file).touch()
+    refused = mptj("predict", model, "test-*", "--to", "p.parquet")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert refused.stderr.startswith(said.format(here=here))
+
+
 def test_a_mistake_of_the_job_file_names_its_field(here: Path, mptj: Mptj) -> None:
     (here / "job.yaml").write_text(
         "apiVersion: mptraining.dev/v1alpha1\nkind: MPTrainingJob\nmetadata: {name: a}\n"
@@ -149,6 +165,8 @@ def test_a_corrected_command_does_not_meet_the_folder_of_the_wrong_one(
     # The trainer has claimed the folder when it refuses a key that records lack.
     monkeypatch.setattr(LocalRunner, "run", FakeRun(code=2))
     (here / "test-0").touch()
+    (here / "runs/flowers/model").mkdir(parents=True)
+    (here / "runs/flowers/model/model.json").write_text('{"keras": {}}')
     wrong = (*PREDICT, "--batch-size-per-replica", "8")
     assert mptj(*wrong, "--key", "identity").returncode == 2
     part = here / "p.parquet.run" / "predictions" / "part-00000-of-00001.parquet"

@@ -63,9 +63,9 @@ def test_a_search_over_one_job(
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        ({"objective": "loss"}, r"sweep\(parameters=…\): missing"),
-        ({"parameters": {RATE: [0.1]}}, r"sweep\(objective=…\): missing"),
-        ({"parameters": {RATE: [0.1]}, "objective": "vibe"}, r"sweep\(direction=…\): missing; 'vibe' does not tell it"),
+        ({"objective": "loss"}, "^parameters=…: missing"),
+        ({"parameters": {RATE: [0.1]}}, "^objective=…: missing"),
+        ({"parameters": {RATE: [0.1]}, "objective": "vibe"}, "^direction=…: missing; 'vibe' does not tell it"),
         ({"parameters": {RATE: "0.1"}, "objective": "loss"}, r"'0\.1' for training\.optimizer"),
         ({"parameters": {"training.optimzer.config": [1]}, "objective": "loss"}, "optimzer"),
     ],
@@ -92,5 +92,12 @@ def test_a_job_is_checked_for_this_machine_like_a_file(job: dict[str, Any], monk
 
 
 def test_a_file_has_its_own_search(sweep_file: Callable[..., Path]) -> None:
-    with pytest.raises(InvalidSpec, match=r"sweep\(trials=…\): given beside a sweep's file"):
+    with pytest.raises(InvalidSpec, match=r"^trials=…: given beside a sweep's file"):
         mptraining.sweep(sweep_file(), trials=3)
+
+
+def test_a_job_file_takes_the_arguments_of_a_search(job_file: JobFile) -> None:
+    with pytest.raises(InvalidSpec, match=r"^parameters=…: missing"):
+        mptraining.sweep(job_file())
+    with pytest.raises(InvalidSpec, match=r"spec\.parameters\[0\].*optimzer"):
+        mptraining.sweep(str(job_file()), parameters={"training.optimzer.config": [1]}, objective="loss")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from mptraining_api import run_folder
 from mptraining_api.problems import InvalidData, InvalidSpec
 from mptraining_api.resolved_job import ResolvedJob
+from mptraining_api.spec import Program
 from mptraining_storage import storage
 
 ABOUT = "model.json"
@@ -113,24 +114,24 @@ def with_keras_of_models(job: ResolvedJob) -> ResolvedJob:
 
     Call it before Keras is imported. Raises InvalidSpec if a model is absent, or if the members of an ensemble differ.
     """
-    program = job.program
+    generations = {field: locate(uri, field).generation for field, uri in trained_models(job.program).items()}
+    first = next(iter(generations.values()), None)
+    for field, generation in generations.items():
+        if generation != first:
+            raise InvalidSpec(
+                field,
+                f"a model of {generation}, and the first member is one of {first}",
+                expected="members of one generation of Keras",
+            )
+    return job if first is None else job.model_copy(update={"keras": first})
+
+
+def trained_models(program: Program) -> dict[str, str]:
+    """Return the trained models that the program reads, by the field of each."""
     if program.prediction is not None:
-        needed = locate(program.prediction.model, "spec.program.prediction.model").generation
-        return job if needed is None else job.model_copy(update={"keras": needed})
-    if program.ensemble is None:
-        return job
-    generations = [
-        locate(member, f"spec.program.ensemble.members[{number}]").generation
-        for number, member in enumerate(program.ensemble.members)
-    ]
-    if len(set(generations)) > 1:
-        other = next(number for number, generation in enumerate(generations) if generation != generations[0])
-        raise InvalidSpec(
-            f"spec.program.ensemble.members[{other}]",
-            f"a model of {generations[other]}, and the first member is one of {generations[0]}",
-            expected="members of one generation of Keras",
-        )
-    return job if generations[0] is None else job.model_copy(update={"keras": generations[0]})
+        return {"spec.program.prediction.model": program.prediction.model}
+    members = program.ensemble.members if program.ensemble is not None else ()
+    return {f"spec.program.ensemble.members[{number}]": member for number, member in enumerate(members)}
 
 
 def _generation_of_file(path: Path, uri: str) -> Generation:
