@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -206,8 +206,9 @@ def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, An
     """Return the MPTrainingSweep over one job from the arguments of `sweep`. Raises InvalidSpec."""
     given = collections.defaultdict(lambda: None, search)
     parameters, objective, direction = given["parameters"], given["objective"], given["direction"]
-    if not parameters:
-        raise InvalidSpec("parameters=…", "missing", expected="a mapping of paths to values")
+    if not parameters or not isinstance(parameters, Mapping):
+        mistake = "missing" if parameters in (None, {}) else repr(parameters)
+        raise InvalidSpec("parameters=…", mistake, expected="a mapping of paths to values")
     if objective is None:
         raise InvalidSpec("objective=…", "missing", expected="a metric, such as 'val_accuracy'")
     known = {"up": "Maximize", "down": "Minimize"}.get(metric_direction(objective) or "")
@@ -237,7 +238,7 @@ def _document(job: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, An
 def _parameter(path: str, values: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(values, Mapping):
         return {"path": path, **values}
-    if isinstance(values, str):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         refused = f"{values!r} for {path}"
         raise InvalidSpec("parameters=…", refused, expected="a list of values, or a mapping such as logUniform")
     return {"path": path, "values": list(values)}

@@ -64,6 +64,8 @@ def test_a_search_over_one_job(
     ("arguments", "found"),
     [
         ({"objective": "loss"}, "^parameters=…: missing"),
+        ({"parameters": 3, "objective": "loss"}, "^parameters=…: 3; expected a mapping"),
+        ({"parameters": {RATE: 3}, "objective": "loss"}, "^parameters=…: 3 for training"),
         ({"parameters": {RATE: [0.1]}}, "^objective=…: missing"),
         ({"parameters": {RATE: [0.1]}, "objective": "vibe"}, "^direction=…: missing; 'vibe' does not tell it"),
         ({"parameters": {RATE: "0.1"}, "objective": "loss"}, r"'0\.1' for training\.optimizer"),
