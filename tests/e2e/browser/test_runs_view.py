@@ -16,7 +16,7 @@ def test_a_filter_takes_words_expressions_and_conditions(board: Callable[..., Op
     opened = board()
     filter_field = opened.page.get_by_role("searchbox")
     assert len(opened.names()) == 13
-    filter_field.fill("float32 never")
+    filter_field.fill("float32 off")
     expect(opened.page.locator("#count")).to_have_text("1 of 13 runs")
     assert opened.names() == ["float32"]
     filter_field.fill("/^fp16-lr-1e-[24]/")
