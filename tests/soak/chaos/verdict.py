@@ -90,10 +90,17 @@ def ends_as_written(evidence: Evidence) -> Iterator[str]:
 
 
 def trials_as_written(evidence: Evidence) -> Iterator[str]:
-    """The sweep has ended with its four trials, each by one job; nobody created a job that is not planned."""
-    expected = ("Succeeded", *(f"{stub.name} Succeeded" for stub in trials()))
-    if evidence.sweep != expected:
-        yield f"the sweep ended as {', '.join(evidence.sweep)}, not as {', '.join(expected)}"
+    """The sweep has ended with its four trials, each by one job; nobody created a job that is not planned.
+
+    A pod that was deleted and succeeded before its grace period was over takes its termination log along; a trainer
+    reports its metrics by HTTPS too, which these workers do not.
+    """
+    hit = {pod.job for pod in _all(evidence) if isinstance(pod, PodSeen) and pod.uid in evidence.hit}
+    phase, *states = evidence.sweep
+    lost = {f"{name} Failed its job reports no loss, but nothing": f"{name} Succeeded" for name in hit}
+    expected = [f"{stub.name} Succeeded" for stub in trials()]
+    if phase != "Succeeded" or [lost.get(state, state) for state in states] != expected:
+        yield f"the sweep ended as {', '.join(evidence.sweep)}, not as Succeeded, {', '.join(expected)}"
     for name in sorted(last_seen(evidence).keys() - {stub.name for stub in evidence.planned}):
         yield f"{name}: a job that is not planned"
 

@@ -170,6 +170,13 @@ def test_only_an_attempt_that_a_fault_hit_may_be_called_preempted() -> None:
     assert complaints(replace(good, hit=frozenset({"other"}))) == (line,)
 
 
+def test_a_trial_whose_pod_was_deleted_may_have_lost_its_loss() -> None:
+    lost = ("Succeeded", "sweep-1 Failed its job reports no loss, but nothing", *SWEEP[2:])
+    trial = replace(evidence([*STORY, pod("sweep-1", 1, "Succeeded", uid="trial")]), sweep=lost)
+    assert [line for line in complaints(trial) if line.startswith("the sweep ended")]
+    assert complaints(replace(trial, hit=frozenset({"trial"}))) == ()
+
+
 def test_a_worker_that_kubernetes_made_twice_is_no_second_gang() -> None:
     twin = pod("odd", 2, "Running", uid="twin")
     story = swapped(pod("odd", 2, "Running"), pod("odd", 2, "Running"), twin, replace(twin, phase="Failed"))
