@@ -1,4 +1,4 @@
-"""The mistakes of one job file: each with its line, its field, and the next step; all are reported at once."""
+"""The mistakes of one job file, all reported at once; `yaml_text` finds the line of each."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The rendezvous comes before TensorFlow's own, which waits without a time limit and without a message. Each worker
 listens on its own port until it has reached every other worker. A port that accepts connections belongs to a worker
 that still waits here, or to the TensorFlow of one that has continued. If a script opens that port later or never, each
-worker listens until every other one has reached it; workers send their index to identify themselves.
+worker listens until every other one has reached it; workers send their index to identify themselves. A peer that is
+lost later ends a step with an error of TensorFlow, which `report.errors` recognizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This process's devices, and the tf.distribute strategy over them."""
+"""This process's devices, and the tf.distribute strategy that `mptraining_api.resolve.devices` chose."""
 
 from __future__ import annotations
 
