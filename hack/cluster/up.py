@@ -40,7 +40,7 @@ def main() -> None:
     if image:
         obtain(engine, image)
     create(engine, image)
-    say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={KUBECONFIG.relative_to(ROOT)}")
+    say(f"ready after {time.monotonic() - began:.0f} s; export KUBECONFIG={KUBECONFIG}")
 
 
 def obtain(engine: Engine, image: str) -> None:

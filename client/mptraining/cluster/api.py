@@ -134,10 +134,12 @@ class ApiServer:
         for line in self._lines("get", PODS, pod, "log", query=query, read_seconds=None if follow else READ_SECONDS):
             yield line.decode("utf-8", errors="replace")
 
-    def request(self, verb: str, resource: Resource, name: str = "", subresource: str = "") -> Request:
+    def request(
+        self, verb: str, resource: Resource, name: str = "", subresource: str = "", *, everywhere: bool = False
+    ) -> Request:
         """Return the request as a value for error messages."""
         called = f"{resource.plural}/{subresource}" if subresource else resource.plural
-        namespace = self.namespace if resource.namespaced else None
+        namespace = self.namespace if resource.namespaced and not everywhere else None
         return Request(verb, called, resource.group, namespace, name, self.name)
 
     def _parsed(
@@ -153,7 +155,7 @@ class ApiServer:
     ) -> Raw:
         """Send a request; `new_name` is that of an object to create, `options` as in `kubernetes_api.send`."""
         path = resource.path(None if everywhere else self.namespace, name)
-        with cluster_problems(self.request(verb, resource, name or new_name)):
+        with cluster_problems(self.request(verb, resource, name or new_name, everywhere=everywhere)):
             answer: Raw
             answer, _, _ = kubernetes_api.send(self.api, method, path, **options)
         return answer
@@ -170,7 +172,7 @@ class ApiServer:
         read_seconds: float | None,
     ) -> Iterator[bytes]:
         path = resource.path(None if everywhere else self.namespace, name, subresource)
-        with cluster_problems(self.request(verb, resource, name, subresource)):
+        with cluster_problems(self.request(verb, resource, name, subresource, everywhere=everywhere)):
             yield from kubernetes_api.lines(self.api, path, query=query, read_seconds=read_seconds)
 
 

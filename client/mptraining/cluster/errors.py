@@ -11,7 +11,10 @@ from typing import ClassVar
 from mptraining_api.kubernetes_api import ApiProblem
 from mptraining_api.problems import ArgumentPlace, Place, Problem
 
-INSTALL = "kubectl apply -f manifests/install.yaml"
+INSTALL = (
+    "helm install mptraining charts/mptraining --namespace mptraining-system --create-namespace "
+    "--set global.imageRegistry=HOST/PATH"
+)
 NOUNS = {"mptrainingjobs": "job", "mptrainingsweeps": "sweep"}
 # Arguments that choose the cluster.
 CONTEXT = ArgumentPlace("cluster=mptraining.Cluster(context=…)", "--context")
@@ -142,9 +145,10 @@ def _missing_role(request: Request, message: str) -> tuple[str, str]:
     """
     match = _USER.search(message)
     user = match[1] if match else "USER"
-    where = f"in namespace {request.namespace!r}" if request.namespace else "in the cluster"
+    outside = "in all namespaces" if request.resource in NOUNS else "in the cluster"
+    where = f"in namespace {request.namespace!r}" if request.namespace else outside
     explanation = f"{match[1] if match else 'this account'} may not {request.verb} {request.resource} {where}"
-    if request.namespace is None:
+    if request.namespace is None and request.resource not in NOUNS:
         role = f"one with the verb {request.verb} on {request.resource}"
         return explanation, f"An administrator binds a ClusterRole, {role}, to {user!r}."
     role = "view" if request.verb in ("get", "list", "watch") and request.resource not in _POWERFUL else "edit"
@@ -152,5 +156,8 @@ def _missing_role(request: Request, message: str) -> tuple[str, str]:
     if user.startswith("system:serviceaccount:"):
         subject = f"--serviceaccount={user.removeprefix('system:serviceaccount:')}"
     name = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[-40:].strip("-")
-    command = f"kubectl create rolebinding {name}-{role} --clusterrole={role} {subject} --namespace={request.namespace}"
+    binding, scope = "rolebinding", f" --namespace={request.namespace}"
+    if request.namespace is None:
+        binding, scope = "clusterrolebinding", ""
+    command = f"kubectl create {binding} {name}-{role} --clusterrole={role} {subject}{scope}"
     return explanation, f"An administrator grants the role {role!r}, which holds mptraining-{role}: {command}"

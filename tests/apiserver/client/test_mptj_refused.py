@@ -69,7 +69,7 @@ def test_no_crd(refused: Refusal, document: Any, tmp_path: Path, control_plane_s
         for arguments in (("list",), ("submit", job_file(tmp_path, document)), ("status", "flowers")):
             said = refused(*arguments, kubeconfig=kubeconfig)
             assert "testbed: this cluster does not know MPTrainingJob: mptraining is not installed there" in said
-            assert "installs it once, from a copy of the project: kubectl apply -f manifests/install.yaml" in said
+            assert "installs it once, from a copy of the project: helm install mptraining charts/mptraining" in said
 
 
 def test_no_permission_names_the_role(
@@ -77,6 +77,9 @@ def test_no_permission_names_the_role(
 ) -> None:
     token = control_plane.service_account(namespace, "ada")
     kubeconfig = control_plane.kubeconfig("ada", token, namespace=namespace)
+    said = refused("list", "-A", kubeconfig=kubeconfig)
+    assert "may not list mptrainingjobs in all namespaces" in said
+    assert ": kubectl create clusterrolebinding " in said
     cases = {("list",): ("list", "view"), ("submit", job_file(tmp_path, document)): ("create", "edit")}
     for arguments, (verb, role) in cases.items():
         said = refused(*arguments, kubeconfig=kubeconfig)

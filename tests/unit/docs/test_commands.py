@@ -47,6 +47,9 @@ def test_every_command_exists(block: Block) -> None:
             _look_at_kubectl(block, arguments)
         elif program == "helm":
             _look_at_helm(arguments)
+        elif program == "sed":
+            assert arguments[0] == "s/registry.invalid/docker.io/"
+            assert (ROOT / arguments[1]).is_file()
         else:
             assert program == "export", f"{program} is not run by this test"
 

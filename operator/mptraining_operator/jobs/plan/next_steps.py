@@ -18,6 +18,8 @@ _RANGE = re.compile(r"(?:minimum|maximum) (\S+) usage per (?:Container|Pod) is "
 _RATIO = re.compile(r"(\S+) max limit to request ratio per ")
 _LIMIT_BELOW_REQUEST = re.compile(r"must be less than or equal to (\S+) limit")
 _QUOTA = re.compile(r"exceeded quota: ([\w.-]+)")
+# Waiting for others does not help a worker that exceeds an unused quota alone.
+_UNUSED = re.compile(r"used: (?:[\w./-]+=0,)+ limited")
 _OWN_REQUESTS = "without it the operator requests 250m CPU and 512Mi of each container on CPUs"
 
 # The first that matches applies.
@@ -72,10 +74,10 @@ def of_refusal(message: str, namespace: str) -> str:
             f"kubectl describe limitrange --namespace {namespace}"
         )
     if quota := _QUOTA.search(message):
-        return (
-            f"It starts when others have ended; or lower workers or {_FIELD}, or raise the quota: "
-            f"kubectl describe quota {quota[1]} --namespace {namespace}"
+        step = (
+            f"ower workers or {_FIELD}, or raise the quota: kubectl describe quota {quota[1]} --namespace {namespace}"
         )
+        return f"L{step}" if _UNUSED.search(message) else f"It starts when others have ended; or l{step}"
     return _first(_REFUSED, message) or _REFUSED_OTHERWISE
 
 
