@@ -80,7 +80,7 @@ def dataset(bucket: str, shards: str, proxy: StorageProxy) -> DatasetIndex:
 
 
 def _size(dataset: DatasetIndex) -> int:
-    return sum(shard.object.size for shard in dataset.shards)
+    return sum(shard.stored.size for shard in dataset.shards)
 
 
 def _window(numbers: Sequence[int]) -> Window:
@@ -145,7 +145,7 @@ def test_what_goes_wrong_twice_is_tried_a_third_time(
     with RecordReader(dataset) as reader:
         assert _streamed(reader, range(len(records))) == records
     assert proxy.counters().faults == {type(fault).__name__: 2}
-    whole = 2 * max(shard.object.size for shard in dataset.shards)
+    whole = 2 * max(shard.stored.size for shard in dataset.shards)
     assert reader.figures.received <= _size(dataset) + 2 * RANGE
     assert proxy.counters().media_bytes <= _size(dataset) + (whole if isinstance(fault, WholeObject) else 2 * RANGE)
 
@@ -196,7 +196,7 @@ def test_an_object_that_changes_in_mid_epoch_is_an_error_and_never_a_mix(
         if change == "replaced":
             storage.write(uri, b"".join(framing.encode(record[::-1]) for record in records))
         elif change == "truncated":
-            storage.write(uri, storage.read(uri)[: dataset.shards[0].object.size // 2])
+            storage.write(uri, storage.read(uri)[: dataset.shards[0].stored.size // 2])
         else:
             storage.delete(uri)
         with pytest.raises(InvalidData, match=message):
@@ -216,7 +216,7 @@ def test_a_range_of_many_parts_is_given_up_when_the_time_is_over(
     monkeypatch.setattr(
         ranges, "_fill", lambda uri, start, *others: (began.add(f"{uri} {start}"), fill(uri, start, *others))
     )
-    uri = dataset.shards[0].object.uri
+    uri = dataset.shards[0].stored.uri
     with pytest.raises(StorageUnavailable):
         fetch(uri, 0, 4 * STREAMS * RANGE, version=None, traffic=Traffic())
     # A reader that gives up before the first failure was noticed frees its slot.
