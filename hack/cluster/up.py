@@ -33,7 +33,7 @@ def main() -> None:
     if any(engine.has_container(node) for node in NODES):
         wrong = why_not_well(engine)
         if wrong is None:
-            say(f"{NAME} is up; kubeconfig in {KUBECONFIG.relative_to(ROOT)}")
+            say(f"{NAME} is up; export KUBECONFIG={KUBECONFIG}")
             return
         say(f"{NAME} exists, but {wrong}: created again")
         remove(engine)

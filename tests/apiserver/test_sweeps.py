@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
 from typing import Any
 
 from tests.testbed import Behaviour, Exit, Run
+from tests.testbed.nodes.behaviours import success_log
 from tests.testbed.nodes.pods import Pod
 
 TRIALS = 4
@@ -18,12 +18,6 @@ RATE, BATCH = "training.optimizer.config.learning_rate", "training.batchSize.glo
 def objective(rate: float, batch: int) -> float:
     """Return the loss of a trial: a bowl with its bottom at a rate of 0.001 and a batch of 128."""
     return (math.log10(rate) + 3) ** 2 + ((batch - 128) / 64) ** 2
-
-
-def finished(loss: float) -> str:
-    """Return the termination log of a worker that has succeeded."""
-    about = {"mptraining": 1, "kind": "Finished", "time": 0, "attempt": 1, "incarnation": "stub", "worker": 0}
-    return json.dumps({**about, "reason": "Succeeded", "exitCode": 0, "message": "", "metrics": {"loss": loss}})
 
 
 def sweeps(ns: Any) -> str:
@@ -41,7 +35,7 @@ def create(ns: Any, name: str, script: Callable[[Pod], Behaviour] | None = None)
     def loss(pod: Pod) -> Behaviour:
         training = ns.get(pod.labels["mptraining.dev/job"])["spec"]["training"]
         value = objective(training["optimizer"]["config"]["learning_rate"], training["batchSize"]["global"])
-        return Exit(0, after=random.Random(pod.name).uniform(0.05, 0.3), message=finished(value))
+        return Exit(0, after=random.Random(pod.name).uniform(0.05, 0.3), message=success_log(value))
 
     optimizer = {"className": "Adam", "config": {"learning_rate": 0.001}}
     training = {"epochs": 1, "batchSize": {"global": 64}, "optimizer": optimizer}
@@ -103,13 +97,13 @@ def test_a_sweep_from_its_creation_to_its_deletion(ns: Any) -> None:
 
 
 def test_a_suspended_sweep_frees_its_pods_and_resumes(ns: Any) -> None:
-    create(ns, "rest", lambda pod: Run() if pod.job.endswith("-1-1") else Exit(0, message=finished(1.0)))
+    create(ns, "rest", lambda pod: Run() if pod.job.endswith("-1-1") else Exit(0, message=success_log(1.0)))
     started(ns, "rest-1")
     ns.rest.patch(f"{sweeps(ns)}/rest", {"spec": {"runPolicy": {"suspend": True}}}, kind="application/merge-patch+json")
     until(ns, "rest", lambda found: found.get("phase") == "Suspended")
     ns.phase("rest-1", "Suspended")
     ns.released("rest-1")
-    ns.scripts["rest-1"] = lambda pod: Exit(0, message=finished(0.5))
+    ns.scripts["rest-1"] = lambda pod: Exit(0, message=success_log(0.5))
     ns.rest.patch(
         f"{sweeps(ns)}/rest", {"spec": {"runPolicy": {"suspend": False}}}, kind="application/merge-patch+json"
     )

@@ -167,8 +167,8 @@ _BEFORE_METRICS = 5
 
 def columns(rows: Iterable[Document]) -> list[dict[str, Any]]:
     """Return the columns that any of the rows has a value for."""
-    present = dict.fromkeys(key for column in rows for key in column["values"])
-    fixed = [_column(*row) for row in _COLUMNS if row[0] in present]
+    present = dict.fromkeys(key for row in rows for key in row["values"])
+    fixed = [_column(*column) for column in _COLUMNS if column[0] in present]
     names = [key for key in present if key.startswith(("best:", "last:"))]
     metrics = [_metric_column(key) for key in sorted(names, key=_metric_order)]
     first = [column for column in fixed if column["key"] in {key for key, *_ in _COLUMNS[:_BEFORE_METRICS]}]

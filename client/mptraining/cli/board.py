@@ -150,8 +150,8 @@ def running_over(folders: Sequence[str], *, say: Callable[[str], None]) -> Itera
     if not folders:
         raise InvalidSpec("--tensorboard", "there is no folder with runs", expected="WHERE with a run folder")
     if find_spec("tensorboard") is None:
-        match = "TensorBoard is not installed here"
-        raise InvalidSpec("--tensorboard", match, next_step="pip install 'tensorboard>=2.20,<2.22' setuptools")
+        step = "pip install 'tensorboard>=2.20,<2.22' setuptools"
+        raise InvalidSpec("--tensorboard", "TensorBoard is not installed here", next_step=step)
     # Its own session, so that Ctrl-C is for the board, which then stops it.
     process = subprocess.Popen(  # noqa: S603 - a fixed command, no shell
         tensorboard_command(folders),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from tests.testbed.kubernetes.rest import Object, Refused
@@ -37,3 +38,14 @@ def listed(call: Callable[[], Any]) -> list[Object]:
     """Return the items of a list."""
     found: list[Object] = (insisted(call) or {"items": []})["items"]
     return found
+
+
+def awaited(look: Callable[[], Answer | None], what: str, *, seconds: float, logs: Callable[[], str]) -> Answer:
+    """Call `look` until it returns something, whatever the API server answers. Raises TimeoutError with the logs."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with suppress(Refused, OSError):
+            if answer := look():
+                return answer
+        time.sleep(0.2)
+    raise TimeoutError(f"no {what} after {seconds:.0f} s\n{logs()[-3000:]}")

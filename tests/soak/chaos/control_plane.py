@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +19,15 @@ from typing import Any, Self
 
 import yaml
 
-from tests.soak.chaos.calls import insisted
-from tests.soak.chaos.jobs import Stub, sweep, trials
+from tests.soak.chaos.calls import awaited, insisted
+from tests.soak.chaos.jobs import LOSS, Stub, sweep, trials
 from tests.soak.chaos.record import ATTEMPT, JOB
 from tests.soak.chaos.schedule import Fault, Kind
 from tests.testbed import Behaviour, ControlPlane, Exit, Options, Run
 from tests.testbed.kubernetes.installation import OPERATOR, SYSTEM, grant_lease, install
 from tests.testbed.kubernetes.operator_namespace import JOBS, SETTINGS, SWEEPS
 from tests.testbed.kubernetes.rest import Refused, Rest
+from tests.testbed.nodes.behaviours import success_log
 from tests.testbed.nodes.pods import Pod
 from tests.testbed.processes import Server, free_ports
 
@@ -81,7 +81,7 @@ class Servers:
             stack.callback(self._stop)
             for _ in range(2):
                 self._start()
-            self._until(lambda: self._leader() is not None, "a leader")
+            awaited(self._leader, "leader", seconds=_PATIENCE, logs=self.logs)
             self._stack = stack.pop_all()
         return self
 
@@ -103,7 +103,7 @@ class Servers:
         code = stub.code(attempt, pod.index or 0)
         if code is None:
             return Run(stop_after=_LEAVING)
-        message = "" if code else stub.message(attempt)
+        message = "" if code else success_log(LOSS, attempt)
         return Exit(code, after=stub.seconds, message=message, stop_after=_LEAVING)
 
     # -- faults -------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Servers:
     def _replace(self, fault: Fault) -> None:
         if fault.kind is Kind.SWITCH or fault.pick < _LEADER:
             # If every leader were killed before it leads, no leader would ever act.
-            chosen = self._until(self._leader, "a leader")
+            chosen = awaited(self._leader, "leader", seconds=_PATIENCE, logs=self.logs)
             time.sleep(fault.seconds)
         else:
             chosen = next((replica for replica in self._replicas if replica is not self._leader()), self._replicas[0])
@@ -209,7 +209,7 @@ class Servers:
                 self._start()
 
     def phases(self) -> dict[str, int]:
-        return self._ask(self._until(self._leader, "a leader"))
+        return self._ask(awaited(self._leader, "leader", seconds=_PATIENCE, logs=self.logs))
 
     def restarts(self) -> int:
         return self._counted + sum(replica.restarts for replica in self._replicas)
@@ -221,14 +221,6 @@ class Servers:
     def _stop(self) -> None:
         for replica in self._replicas:
             replica.server.stop(seconds=5)
-
-    def _until(self, look: Callable[[], Any], what: str) -> Any:
-        end = time.monotonic() + _PATIENCE
-        while not (found := look()):
-            if time.monotonic() > end:
-                raise TimeoutError(f"no {what} after {_PATIENCE:.0f} s\n{self.logs()[-3000:]}")
-            time.sleep(0.1)
-        return found
 
 
 def phases(metrics: str) -> dict[str, int]:

@@ -6,7 +6,6 @@ the end: an attempt that a fault hit is charged to the infrastructure, and the n
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from tests.testbed.kubernetes.operator_namespace import document
 COUNT = 20
 # The sweep of a run: the jobs of its trials are sweep-1 and so on.
 SWEEP, TRIALS = "sweep", 4
+# The loss that each trial reports.
+LOSS = 0.5
 # Chaos hits a job more often than any cluster does.
 _INFRASTRUCTURE_RETRIES = 1000
 # For which the workers of a job run.
@@ -68,11 +69,6 @@ class Stub:
     @property
     def behaviour(self) -> Behaviour:
         return BEHAVIOURS[self.kind]
-
-    def message(self, attempt: int) -> str:
-        """Return the termination log of a worker that has succeeded: the loss that a sweep reads."""
-        about = {"mptraining": 1, "kind": "Finished", "time": 0, "attempt": attempt, "incarnation": "stub", "worker": 0}
-        return json.dumps({**about, "reason": "Succeeded", "exitCode": 0, "message": "", "metrics": {"loss": 0.5}})
 
     @property
     def workers(self) -> int:

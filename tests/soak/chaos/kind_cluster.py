@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -17,17 +17,17 @@ from hack.cluster.images import VERSION, engine_of_cluster
 from hack.cluster.installation import OPERATOR, SYSTEM, configure, install
 from hack.cluster.kubectl import KUBECONFIG, kubectl
 from hack.cluster.nodes import CONTROL_PLANE
-from tests.soak.chaos.calls import insisted, listed
-from tests.soak.chaos.control_plane import phases
-from tests.soak.chaos.jobs import Stub, sweep, trials
+from tests.soak.chaos.calls import awaited, insisted, listed
+from tests.soak.chaos.control_plane import NAMESPACE, phases
+from tests.soak.chaos.jobs import LOSS, Stub, sweep, trials
 from tests.soak.chaos.schedule import Fault, Kind
 from tests.testbed.kubernetes.operator_namespace import JOBS, SWEEPS
 from tests.testbed.kubernetes.rest import Refused, Rest
+from tests.testbed.nodes.behaviours import success_log
 
-_NAMESPACE = "chaos"
+_PATIENCE = 240.0
 _REPLICAS = f"/api/v1/namespaces/{SYSTEM}/pods"
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{OPERATOR}"
-_PATIENCE = 240.0
 # Python runs this module at its start if it is on PYTHONPATH: the trainer becomes a worker that waits.
 _SITE = """
 import json, os, signal, sys, time
@@ -53,16 +53,16 @@ class KindCluster:
         self.blind: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
-        kubectl("delete", "namespace", _NAMESPACE, "--ignore-not-found", "--timeout=120s")
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
         install()
-        configure({"namespaces": [_NAMESPACE], "cpuFallback": True, "graceSeconds": 20})
+        configure({"namespaces": [NAMESPACE], "cpuFallback": True, "graceSeconds": 20})
         level = {"pod-security.kubernetes.io/enforce": "restricted"}
         documents = (
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE, "labels": level}},
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": level}},
             {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": {"name": "stub", "namespace": _NAMESPACE},
+                "metadata": {"name": "stub", "namespace": NAMESPACE},
                 "data": {"sitecustomize.py": _SITE},
             },
         )
@@ -71,15 +71,15 @@ class KindCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        kubectl("delete", "clusterrolebinding", f"{_NAMESPACE}-admin")
-        kubectl("delete", "namespace", _NAMESPACE, "--wait=false")
+        kubectl("delete", "clusterrolebinding", f"{NAMESPACE}-admin")
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
         configure({"cpuFallback": True})
 
     def create(self, stub: Stub) -> None:
-        self.rest.post(JOBS.format(_NAMESPACE), stub.document(podTemplate=_pod_template(stub)))
+        self.rest.post(JOBS.format(NAMESPACE), stub.document(podTemplate=_pod_template(stub)))
 
     def create_sweep(self) -> None:
-        self.rest.post(SWEEPS.format(_NAMESPACE), sweep(podTemplate=_pod_template(trials()[0])))
+        self.rest.post(SWEEPS.format(NAMESPACE), sweep(podTemplate=_pod_template(trials()[0])))
 
     def inject(self, fault: Fault) -> str | None:
         """As that of `Servers`."""
@@ -93,14 +93,14 @@ class KindCluster:
             # Its kubelet restarts it at once if it remembers no earlier restarts.
             self._engine("exec", CONTROL_PLANE, "systemctl", "restart", "kubelet")
             time.sleep(1)
-            _until(lambda: self.rest.get("/readyz") == "ok", "API server")
+            awaited(lambda: self.rest.get("/readyz") == "ok", "API server", seconds=_PATIENCE, logs=self.logs)
         else:
             self._end(fault)
         return ""
 
     def _end(self, fault: Fault) -> None:
         """Kill a replica, or tell the leader to stop; the Deployment starts another one."""
-        leader = _until(self._leader, "leader")
+        leader = awaited(self._leader, "leader", seconds=_PATIENCE, logs=self.logs)
         time.sleep(fault.seconds)
         chosen = leader
         if fault.kind is Kind.KILL:
@@ -118,11 +118,11 @@ class KindCluster:
             self._engine("exec", node, "ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container)
 
     def _delete(self, fault: Fault) -> str | None:
-        pods = [pod for pod in self._pods(_NAMESPACE, "mptraining.dev/job") if pod["status"]["phase"] == "Running"]
+        pods = [pod for pod in self._pods(NAMESPACE, "mptraining.dev/job") if pod["status"]["phase"] == "Running"]
         if not pods:
             return None
         metadata = pods[int(fault.pick * len(pods))]["metadata"]
-        path = f"/api/v1/namespaces/{_NAMESPACE}/pods/{metadata['name']}"
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{metadata['name']}"
         insisted(partial(self.rest.delete, path, {"preconditions": {"uid": metadata["uid"]}}))
         return str(metadata["uid"])
 
@@ -144,7 +144,7 @@ class KindCluster:
 
     def phases(self) -> dict[str, int]:
         """Return the leader's jobs by phase."""
-        leader = _until(self._leader, "leader")["metadata"]["name"]
+        leader = awaited(self._leader, "leader", seconds=_PATIENCE, logs=self.logs)["metadata"]["name"]
         with suppress(Refused, OSError):
             return phases(self.rest.get(f"{_REPLICAS}/{leader}:8080/proxy/metrics"))
         return {}
@@ -155,7 +155,7 @@ class KindCluster:
 
 
 def _pod_template(stub: Stub) -> dict[str, Any]:
-    content = {"codes": stub.behaviour.codes, "seconds": stub.seconds, "message": stub.message(0)}
+    content = {"codes": stub.behaviour.codes, "seconds": stub.seconds, "message": success_log(LOSS, 0)}
     return {
         # The smaller image: no worker trains.
         "image": f"mptraining/operator:{VERSION}",
@@ -168,23 +168,13 @@ def _pod_template(stub: Stub) -> dict[str, Any]:
 
 def _admin() -> Rest:
     """Return a client with all rights, by a token, which the record needs."""
-    account = f"{_NAMESPACE}-admin"
-    kubectl("create", "serviceaccount", account, "-n", _NAMESPACE)
+    account = f"{NAMESPACE}-admin"
+    kubectl("create", "serviceaccount", account, "-n", NAMESPACE)
     kubectl("delete", "clusterrolebinding", account, "--ignore-not-found")
-    bound = f"--serviceaccount={_NAMESPACE}:{account}"
+    bound = f"--serviceaccount={NAMESPACE}:{account}"
     kubectl("create", "clusterrolebinding", account, "--clusterrole=cluster-admin", bound)
-    token = kubectl("create", "token", account, "-n", _NAMESPACE, "--duration=12h").strip()
+    token = kubectl("create", "token", account, "-n", NAMESPACE, "--duration=12h").strip()
     cluster = yaml.safe_load(KUBECONFIG.read_text(encoding="utf-8"))["clusters"][0]["cluster"]
     authority = KUBECONFIG.with_name("authority.crt")
     authority.write_bytes(b64decode(cluster["certificate-authority-data"]))
-    return Rest(cluster["server"], token=token, authority=authority, agent=_NAMESPACE)
-
-
-def _until(look: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end:
-        with suppress(Refused, OSError):
-            if seen := look():
-                return seen
-        time.sleep(0.3)
-    raise TimeoutError(f"no {what} after {_PATIENCE:.0f} s")
+    return Rest(cluster["server"], token=token, authority=authority, agent=NAMESPACE)

@@ -6,10 +6,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.testbed.nodes.pods import Pod
+
+
+def success_log(loss: float, attempt: int = 1) -> str:
+    """Return the termination log of worker 0 of a job that has succeeded with that loss."""
+    about = {"mptraining": 1, "kind": "Finished", "time": 0, "attempt": attempt, "incarnation": "stub", "worker": 0}
+    return json.dumps({**about, "reason": "Succeeded", "exitCode": 0, "message": "", "metrics": {"loss": loss}})
 
 
 @dataclass(frozen=True, kw_only=True)
