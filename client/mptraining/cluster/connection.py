@@ -74,6 +74,10 @@ def connect(cluster: Cluster) -> ApiServer:
 
     Raises NoCluster if there is no such cluster, or if the `kubernetes` package is not installed.
     """
+    if not isinstance(cluster, Cluster):
+        raise NoCluster(
+            "cluster", f"{cluster!r}", expected="an mptraining.Cluster", next_step='Such as Cluster(context="NAME").'
+        )
     try:
         from kubernetes import client, config
     except ImportError:

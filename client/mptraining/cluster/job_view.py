@@ -313,7 +313,7 @@ def lines(seen: JobView, *, more: Sequence[str] = ()) -> list[str]:
 
 
 def row(seen: JobView, now: float) -> tuple[str, ...]:
-    """Return the job as a table row: NAME PHASE ACCELERATOR PROGRESS METRICS AGE."""
+    """Return the job as a table row, under `HEADINGS`."""
     accelerator = current_machine(seen)
     count = accelerator.get("topology") or accelerator.get("countPerWorker") or 1
     progress = seen.status.progress
@@ -321,7 +321,8 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     reported = (progress.metrics if progress else None) or ()
     metrics = "  ".join(f"{metric.name} {_number(metric.value)}" for metric in reported)
     name = f"{count} x {accelerator.get('type', '')}"
-    return (seen.name, seen.phase, name, percent, metrics, age(seen.document["metadata"], now))
+    workers = str(seen.status.workers or seen.spec.get("workers") or 1)
+    return (seen.name, seen.phase, name, workers, percent, metrics, age(seen.document["metadata"], now))
 
 
 def current_machine(seen: JobView) -> Mapping[str, Any]:
@@ -360,7 +361,7 @@ def age(metadata: Mapping[str, Any], now: float) -> str:
     return duration(max(0.0, now - parse_time(str(created)))) if created else ""
 
 
-HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE")
+HEADINGS = ("NAME", "PHASE", "ACCELERATOR", "WORKERS", "PROGRESS", "METRICS", "AGE")
 
 
 def _attempt(attempt: Attempt, machines: Sequence[Mapping[str, Any]]) -> str:

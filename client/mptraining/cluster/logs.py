@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NoLogs, NotFound, Unreachable
-from mptraining.cluster.job_view import JobView, reason_text
+from mptraining.cluster.job_view import JobView, condition, reason_text
 from mptraining.display.text import event_lines, with_worker_prefix
 from mptraining_api import events
 from mptraining_api.events import Event, Finished
@@ -88,7 +88,7 @@ def explain_no_logs(
         what = f"attempt {number} has not been started" if number else "no attempt has been started"
         return NoLogs(name, f"{what}: {reason_text(seen)}", next_step=status)
     of_attempt = [pod for pod in worker_pods if pod.attempt == number]
-    if not of_attempt:
+    if not of_attempt and not _never_ran(seen, number):
         kept = sorted({pod.attempt for pod in worker_pods})
         there = f"; attempts with pods: {', '.join(map(str, kept))}" if kept else ""
         return NoLogs(
@@ -96,7 +96,7 @@ def explain_no_logs(
             f"the pods of attempt {number} are deleted, and their logs with them{there}",
             next_step=_events_step(seen, number, otherwise=status),
         )
-    if worker is not None and all(pod.index != worker for pod in of_attempt):
+    if worker is not None and of_attempt and all(pod.index != worker for pod in of_attempt):
         if worker < (seen.status.workers or 0):
             return NoLogs(
                 name,
@@ -111,6 +111,16 @@ def explain_no_logs(
     which = "no worker" if worker is None else f"worker {worker}"
     does = "has started" if worker is None else "has not started"
     return NoLogs(name, f"{which} of attempt {number} {does}: {reason_text(seen)}", next_step=status)
+
+
+def _never_ran(seen: JobView, number: int) -> bool:
+    """Return whether an attempt waits for its pods, or ended before any attempt of the job had them."""
+    attempt = next((attempt for attempt in seen.status.attempts or () if attempt.number == number), None)
+    if attempt is None:
+        return False
+    if attempt.outcome is None:
+        return condition(seen.status, "Running") is None
+    return seen.status.start_time is None
 
 
 def _events_step(seen: JobView, attempt: int, *, otherwise: str) -> str:

@@ -68,6 +68,13 @@ def _files(job: ResolvedJob) -> Iterator[str]:
     paths = [uri for uri in ((*job.data.train, *job.data.predict) if job.data else ()) if "://" not in uri]
     if paths and job.workers > 1:
         yield f"{paths[0]} is a path: the same files must be mounted in all {job.workers} pods."
+    volumes = (job.pod_template and job.pod_template.volumes) or ()
+    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
+    if claims and job.workers > 1:
+        yield (
+            f"All {job.workers} pods mount the claim {claims[0]}: they start on different nodes only if its access "
+            "mode is ReadWriteMany or ReadOnlyMany."
+        )
     if job.image is not None and has_moving_tag(job.image):
         yield (
             f"podTemplate.image: {job.image} may be another image at each pull, and is pulled even if the node has it: "

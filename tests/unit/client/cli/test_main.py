@@ -221,6 +221,8 @@ def test_next_steps_are_flags_here_and_arguments_in_python(
     assert "Cluster" not in done.stderr
     with pytest.raises(NoCluster, match=r"cluster=mptraining\.Cluster\(context=…\)\), or the name"):
         connect(Cluster())
+    with pytest.raises(NoCluster, match=r"cluster: 'prod'; expected an mptraining\.Cluster\. Such as"):
+        connect("prod")  # type: ignore[arg-type]
 
 
 def test_verbs_of_other_tools_are_aliases_or_get_a_hint(mptj: Mptj) -> None:

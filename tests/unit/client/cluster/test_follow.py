@@ -121,6 +121,16 @@ def test_a_log_that_is_not_there_is_explained(
     assert problem(found, current=current, attempt=attempt, worker=worker).startswith(f"flowers: {text}")
 
 
+@pytest.mark.parametrize("ended", [{}, {"outcome": "InvalidProgram"}])
+def test_a_job_that_never_had_a_pod_says_why(ended: dict[str, str]) -> None:
+    """The reader is not told of pods that were deleted: there were none."""
+    status = {"currentAttempt": 1, "conditions": [{**WAITS, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    status["attempts"] = [{"number": 1, **ended}]
+    seen = view({"metadata": {"name": "flowers"}, "spec": {}, "status": status})
+    text = str(explain_no_logs([], seen, attempt=None, worker=None))
+    assert text.startswith("flowers: no worker of attempt 1 has started: Unschedulable: no machine fits")
+
+
 def test_with_a_run_folder_the_events_of_a_deleted_attempt_are_there() -> None:
     text = problem(PODS, current=3, attempt=1, output={"uri": "gs://runs/flowers"})
     assert text.endswith("The events of its workers are in the files 1-*.jsonl of gs://runs/flowers/events")

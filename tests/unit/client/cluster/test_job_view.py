@@ -125,7 +125,7 @@ def test_under_way() -> None:
         "  advice      look here",
     ]
     assert row(seen, CREATED + 7200) == (
-        "flowers", "Running", "4 x t4", "30%", "loss 0.5123  x NaN", "2 h 0 min",
+        "flowers", "Running", "4 x t4", "2", "30%", "loss 0.5123  x NaN", "2 h 0 min",
     )  # fmt: skip
 
 

@@ -43,6 +43,8 @@ def test_a_sound_job_needs_no_advice_and_a_fallback_is_no_measurement() -> None:
         ({"program": {"script": {"path": "train.py"}}, "data": None}, "last complete epoch"),
         ({"program": {"application": {"name": "ResNet50", "weights": "imagenet"}}}, "without internet"),
         ({"workers": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
+        ({"workers": 2, "podTemplate": {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}},
+         "All 2 pods mount the claim data: they start on different nodes only if its access mode is ReadWriteMany"),
         ({"accelerator": {"type": "t4"}}, "NVIDIA T4 has no bfloat16"),
         ({"accelerator": {"type": "v100"}, "precision": {"policy": "float32"}},
          "Tensor Cores of NVIDIA V100 idle"),
