@@ -46,9 +46,11 @@ class Evaluation:
         self._steps_per_execution = StepsPerExecution.begin(None)
         self._names: tuple[str, ...] = ()
         self._saved: list[tuple[Any, Any]] | None = None
-        self._begin = tf.function(self._begin_graph)
-        self._part = tf.function(self._part_graph, reduce_retracing=True)
-        self._end = tf.function(self._restore)
+        # As for a step: only tf_keras converts a program's functions by AutoGraph, which takes a second.
+        converts = compiled.keras.legacy
+        self._begin = tf.function(self._begin_graph, autograph=False)
+        self._part = tf.function(self._part_graph, autograph=converts, reduce_retracing=True)
+        self._end = tf.function(self._restore, autograph=False)
 
     def run(
         self,
@@ -149,8 +151,11 @@ class Evaluation:
             self._loss.assign_add(loss)
             self._weight.assign_add(weight)
 
-        for _ in tf.range(steps):
+        def one_step(number: Any) -> tuple[Any]:
             self._strategy.run(on_replica, args=(self._next_batch(iterator),))
+            return (number + 1,)
+
+        tf.while_loop(lambda number: number < steps, one_step, (tf.constant(0),), parallel_iterations=1)
         results = {"loss": self._loss.read_value() / self._weight.read_value()}
         results |= self._compiled.results(self._compiled.evaluation_metrics)
         self._names = tuple(results)
@@ -159,15 +164,17 @@ class Evaluation:
     def _own_part(self, own_step: OwnStep, iterator: Any, steps: Any, request: Any) -> Any:
         if not self._names:
             raise ValueError("prepare has to be called first")
-        logs = dict.fromkeys(self._names, tf.constant(0.0))
 
         def on_replica(batch: Batch) -> dict[str, Any]:
             return own_step.share_of_test(batch, self._names)
 
-        for _ in tf.range(steps):
+        def one_step(number: Any, _logs: Any) -> tuple[Any, Any]:
             shares = self._strategy.run(on_replica, args=(self._next_batch(iterator),))
             total = tf.distribute.ReduceOp.SUM
-            logs = {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
+            return number + 1, {name: self._strategy.reduce(total, shares[name], axis=None) for name in self._names}
+
+        begin = (tf.constant(0), dict.fromkeys(self._names, tf.constant(0.0)))
+        _, logs = tf.while_loop(lambda number, _: number < steps, one_step, begin, parallel_iterations=1)
         results = self._compiled.results(self._compiled.model.metrics)
         logs |= {name: value for name, value in results.items() if name in logs}
         return tf.stack([*tf.unstack(self._worker_sum.reduce(request)), *logs.values()])
