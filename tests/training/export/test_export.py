@@ -70,8 +70,8 @@ SUBCLASSED = {"function": {"entryPoint": "blooms:subclassed", "arguments": {"uni
 FUNCTIONAL = {"function": {"entryPoint": "blooms:functional"}}
 
 PROGRAMS = [
-    pytest.param(FUNCTIONAL, TABLE, id="functional"),
     pytest.param(SUBCLASSED, TABLE, id="subclassed"),
+    pytest.param(FUNCTIONAL, TABLE, id="functional", marks=TEST_ALL),
     pytest.param(MLP, TABLE, id="mlp", marks=TEST_ALL),
     pytest.param(CNN, PHOTO, id="cnn", marks=TEST_ALL),
     pytest.param(MOBILE, PHOTO, id="MobileNetV2", marks=TEST_ALL),

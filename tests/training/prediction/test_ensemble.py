@@ -16,6 +16,7 @@ import pytest
 
 from mptraining_api import outcomes
 from mptraining_trainer.keras_backend import load
+from tests.left_out import TEST_ALL
 from tests.training.prediction.test_prediction import IN_GENERATIONS, LABELLED, model_of, softmax
 from tests.training.prediction.trained_runs import Trained, predict, stacked
 from tests.training.runs import Run, start
@@ -87,6 +88,7 @@ def test_an_ensemble_is_predicted_with_and_rebuilt_as_any_model(
     np.testing.assert_allclose(json.loads(printed.stdout.splitlines()[-1]), wanted, atol=1e-6)
 
 
+@TEST_ALL
 @IN_GENERATIONS
 def test_several_outputs_are_averaged_one_by_one_and_keep_the_programs_preprocessing(
     generation: str, sentences: tuple[Path, Callable[[str], Path]], tmp_path: Path

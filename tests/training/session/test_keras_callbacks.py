@@ -10,6 +10,7 @@ import pytest
 
 from mptraining_api import outcomes
 from mptraining_trainer.keras_backend import load
+from tests.left_out import TEST_ALL
 from tests.training.callback_runs import Train, in_order, module_of, until
 from tests.training.runs import same
 
@@ -174,8 +175,11 @@ def plain(generation: str, folder: Path, name: str = "recording", *, batch: int 
 
 @pytest.mark.parametrize(
     ("name", "stop", "batch"),
-    [("recording", None, 4), ("recording", EPOCH + 3, BATCH), ("changing", None, 4)],
-    ids=["whole", "stopped in mid-epoch", "rate and weights"],
+    [
+        pytest.param("recording", None, 4, id="whole"),
+        pytest.param("recording", EPOCH + 3, BATCH, id="stopped in mid-epoch"),
+        pytest.param("changing", None, 4, id="rate and weights", marks=TEST_ALL),
+    ],
 )
 def test_calls_and_logs_are_those_of_fit(
     train: Train, generation: str, data: Path, tmp_path: Path, name: str, stop: int | None, batch: int

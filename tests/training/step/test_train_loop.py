@@ -283,7 +283,7 @@ def test_the_scale_of_the_failed_step_decides_whether_it_may_be_the_cause(
     assert (execution.seeks_scale, execution.failed_replica) == (seeks, 0)
 
 
-@pytest.mark.parametrize("replicas", [2, 1])
+@pytest.mark.parametrize("replicas", first_of(2, 1))
 @pytest.mark.parametrize(
     "way", [{"scale": 2.0**15}, {"accumulation": 4}, {"jit": True}, {"jit": True, "scale": 2.0**15}], ids=str
 )
