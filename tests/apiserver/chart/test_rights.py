@@ -24,6 +24,8 @@ def test_the_rights_hold_in_the_whole_cluster_or_in_some_namespaces_alone() -> N
         ("RoleBinding", "a", "mptraining-operator-jobs"),
         ("RoleBinding", "b", "mptraining-operator-jobs"),
         ("RoleBinding", "mptraining-system", "mptraining-operator"),
+        # What all users may read, and the operator with them.
+        ("RoleBinding", "mptraining-system", "mptraining-runtimes"),
     ]
     rules = {each["metadata"]["name"]: each["rules"] for each in some if each["kind"] == "ClusterRole"}
     granted = {

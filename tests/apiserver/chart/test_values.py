@@ -194,7 +194,7 @@ def test_what_kubernetes_takes_is_taken() -> None:
     # Digits alone are the name of a namespace, and a number in YAML; and one that stands there twice is one.
     some = rendered(json.dumps({"settings": {"namespaces": ["1234", "1234"]}}), False)
     bound = [each["metadata"].get("namespace") for each in some if each["kind"] == "RoleBinding"]
-    assert sorted(bound) == ["1234", "mptraining-system"]
+    assert sorted(bound) == ["1234", "mptraining-system", "mptraining-system"]
     # null removes a default.
     assert ("ClusterRoleBinding", "mptraining-operator-jobs") in objects({"settings": {"namespaces": None}})
     assert objects({"settings": default(httpProxy="http://proxy.example:3128")})
@@ -234,7 +234,7 @@ def test_runtimes_are_the_operator_s_and_all_users_may_read_them_and_nothing_els
     (subject,) = found["RoleBinding", "mptraining-runtimes"]["subjects"]
     assert subject["name"] == "system:authenticated"
     for values, kinds in (
-        ({}, set()),
+        ({}, {"ConfigMap", "Role", "RoleBinding"}),
         ({"settings": RUNTIMES, "rbac": {"userRoles": False}}, {"ConfigMap"}),
     ):
         assert {kind for kind, name in objects(values) if name == "mptraining-runtimes"} == kinds
