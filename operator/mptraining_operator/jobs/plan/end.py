@@ -68,7 +68,7 @@ def find_verdict(batch_job: SeenBatchJob, pods: tuple[SeenPod, ...]) -> Verdict:
         return Verdict(outcomes.CHILD_DELETED, message, from_pod=True)
     if batch_job.end_reason == "PodFailurePolicy":
         # The only rule is about DisruptionTarget (`resources.indexed_job`). An evicted pod may already be deleted.
-        return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message}")
+        return Verdict(outcomes.PREEMPTED, f"a worker was evicted: {batch_job.end_message.partition(' matching ')[0]}")
     condition = f"{batch_job.end_reason}: {batch_job.end_message}".strip(": ")
     return Verdict(outcomes.CHILD_DELETED, f"a worker's pod was deleted ({condition or 'no message'})")
 
