@@ -184,7 +184,7 @@ def sum_over_workers(strategy: Any, workers: int) -> Callable[[float], float]:
     if workers == 1:
         return lambda value: value
     count = strategy.num_replicas_in_sync // workers
-    total = tf.function(partial(sum_over_replicas, strategy))
+    total = tf.function(partial(sum_over_replicas, strategy), autograph=False)
     return lambda value: float(total(tf.constant(value, tf.float32)).numpy()) / count
 
 
@@ -216,7 +216,7 @@ def barrier(strategy: Any) -> None:
 
 
 def _sum_over_replicas(strategy: Any, values: Any) -> Any:
-    return tf.function(partial(sum_over_replicas, strategy))(values).numpy()
+    return tf.function(partial(sum_over_replicas, strategy), autograph=False)(values).numpy()
 
 
 _EXIT_KEY = "mptraining/parted"

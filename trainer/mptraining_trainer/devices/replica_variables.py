@@ -111,7 +111,7 @@ class ReplicaValues:
         def gather() -> Any:
             return self._strategy.gather(self._strategy.run(words), axis=0)
 
-        traced = self._gather.setdefault(tuple(map(id, variables)), tf.function(gather))
+        traced = self._gather.setdefault(tuple(map(id, variables)), tf.function(gather, autograph=False))
         return _split_words(traced().numpy(), variables)
 
 

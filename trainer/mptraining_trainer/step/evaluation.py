@@ -188,7 +188,9 @@ class Evaluation:
         def on_replica(*tensors: Any) -> None:
             self._names = tuple(own_step.test(tensors))
 
-        traced = tf.function(lambda *tensors: self._strategy.run(on_replica, args=tensors))
+        traced = tf.function(
+            lambda *tensors: self._strategy.run(on_replica, args=tensors), autograph=self._compiled.keras.legacy
+        )
         traced.get_concrete_function(*batch_specs(batch))
 
 

@@ -50,7 +50,8 @@ class OwnStep:
             self.names = tuple(self.train(tensors))
 
         try:
-            tf.function(lambda *tensors: strategy.run(on_replica, args=tensors)).get_concrete_function(*specs)
+            traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=keras.legacy)
+            traced.get_concrete_function(*specs)
         finally:
             for optimizer in used:
                 vars(optimizer).pop(_apply_name(keras), None)

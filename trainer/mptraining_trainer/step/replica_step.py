@@ -57,7 +57,9 @@ class ReplicaStep:
         wrap_reductions(legacy=compiled.keras.legacy)
         # XLA compiles only the forward and backward pass: an all-reduce or synchronized statistics cannot be inside.
         self._differentiate: Any = (
-            tf.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
+            tf.function(self._loss_and_gradients, autograph=compiled.keras.legacy, jit_compile=True)
+            if jit
+            else self._loss_and_gradients
         )
 
     def gradients(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:
@@ -68,21 +70,25 @@ class ReplicaStep:
             loss, gradients, outputs = self._differentiate(batch, rows, count, scale)
             self._update(self._compiled.keras_arguments(batch), _with_masks(*outputs), rows)
             return loss, gradients
-        loss = tf.constant(0.0)
-        gradients = [tf.zeros_like(variable) for variable in self._trainable]
         unused: set[int] = set()
-        for number in tf.range(self._accumulation):
+
+        def one_part(number: Any, loss: Any, gradients: list[Any]) -> tuple[Any, Any, list[Any]]:
             part, part_rows = tf.nest.map_structure(
-                lambda tensor, number=number: None if tensor is None else self._slice(tensor, number), (batch, rows)
+                lambda tensor: None if tensor is None else self._slice(tensor, number), (batch, rows)
             )
             part_loss, shares, outputs = self._differentiate(part, part_rows, count, scale)
             self._update(self._compiled.keras_arguments(part), _with_masks(*outputs), part_rows)
-            loss += part_loss
             unused.update(index for index, share in enumerate(shares) if share is None)
             gradients = [
                 total if share is None else tf.maximum(total, share) if largest else total + tf.convert_to_tensor(share)
                 for total, share, largest in zip(gradients, shares, self._overwritten, strict=True)
             ]
+            return number + 1, loss + part_loss, gradients
+
+        begin = (tf.constant(0), tf.constant(0.0), [tf.zeros_like(variable) for variable in self._trainable])
+        _, loss, gradients = tf.while_loop(
+            lambda number, *_: number < self._accumulation, one_part, begin, parallel_iterations=1
+        )
         return loss, [None if index in unused else gradient for index, gradient in enumerate(gradients)]
 
     def rows_in_step(self, batch: Batch) -> Any:

@@ -189,7 +189,7 @@ class Loop:
         self._names: tuple[str, ...] = ()
         # AutoGraph would convert each function that a step calls, which takes 2 s of processor time. Keras 3 does not
         # convert a program's functions either; tf_keras does, and so must its step.
-        converts = keras.legacy or accumulation > 1
+        converts = keras.legacy
         self._step_as_written = functools.partial(self._checked_step, scaler) if scaler else self._step
         compiles = jit and self._whole
         self._run_step: Any = (
