@@ -19,8 +19,8 @@ from tests.testbed.binaries import binary
 from tests.testbed.kind_cluster import Kind
 from tests.testbed.kubernetes.chart import CHART, RELEASE
 
-# The nodes have the images.
-VALUES = ["--set", "global.imageRegistry=docker.io"]
+# The nodes have the images. With the setting of the fixture `kind`, whose tests may come later.
+VALUES = ["--set", "global.imageRegistry=docker.io,settings.cpuFallback=true"]
 SPEC: dict[str, Any] = {
     "accelerator": {"type": "cpu", "countPerWorker": 2},
     "program": {"application": {"name": "mlp", "classes": 10}},
