@@ -119,8 +119,9 @@ def test_submit_list_status_wait_and_logs(
 
     listed = mptj("list")
     (row,) = [line for line in listed.stdout.splitlines() if line.startswith("everyday ")]
-    assert listed.stdout.splitlines()[0].split() == ["NAME", "PHASE", "ACCELERATOR", "PROGRESS", "METRICS", "AGE"]
-    assert row.split()[1:5] == ["Succeeded", "1", "x", "cpu"]
+    headings = ["NAME", "PHASE", "ACCELERATOR", "WORKERS", "PROGRESS", "METRICS", "AGE"]
+    assert listed.stdout.splitlines()[0].split() == headings
+    assert row.split()[1:6] == ["Succeeded", "1", "x", "cpu", "2"]
     assert "mptrainingjob.mptraining.dev/everyday\n" in mptj("list", "-o", "name").stdout
     assert {"everyday"} <= {job["metadata"]["name"] for job in json.loads(mptj("list", "-o", "json").stdout)["items"]}
     everywhere = mptj("list", "--all-namespaces").stdout
