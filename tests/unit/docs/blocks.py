@@ -64,7 +64,8 @@ class Block:
 
     @property
     def on_a_cluster(self) -> bool:
-        return self.language == "bash" and any(words[0] in ("kubectl", "helm") for words in self.commands)
+        needs = any(words[0] in ("kubectl", "helm") or words[1:2] in (["exec"], ["debug"]) for words in self.commands)
+        return self.language == "bash" and needs
 
     @property
     def trains(self) -> bool:
