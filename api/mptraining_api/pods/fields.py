@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, WithJsonSchema
@@ -100,3 +101,10 @@ class PodTemplate(Model):
     )
     dns_config: KubernetesObject | None = Field(None, description="As in a pod.")
     lifecycle: KubernetesObject | None = Field(None, description="postStart of the trainer container.")
+
+
+def claim_name(volume: Mapping[str, Any]) -> str | None:
+    """Return the name of the claim that a pod's volume mounts; None for other volumes, and for a claim without one."""
+    claim = volume.get("persistentVolumeClaim")
+    name = claim.get("claimName") if isinstance(claim, Mapping) else None
+    return None if name is None else str(name)

@@ -321,7 +321,7 @@ def row(seen: JobView, now: float) -> tuple[str, ...]:
     reported = (progress.metrics if progress else None) or ()
     metrics = "  ".join(f"{metric.name} {_number(metric.value)}" for metric in reported)
     name = f"{count} x {accelerator.get('type', '')}"
-    workers = str(seen.status.workers or seen.spec.get("workers") or 1)
+    workers = str(seen.status.workers or "")
     return (seen.name, seen.phase, name, workers, percent, metrics, age(seen.document["metadata"], now))
 
 

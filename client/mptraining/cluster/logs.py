@@ -114,9 +114,11 @@ def explain_no_logs(
 
 
 def _never_ran(seen: JobView, number: int) -> bool:
-    """Return whether an attempt waits for its pods, or ended before any attempt of the job had them."""
+    """Return whether an attempt waits for its first pods, or ended before any attempt of the job had them."""
     attempt = next((attempt for attempt in seen.status.attempts or () if attempt.number == number), None)
-    if attempt is None:
+    progress = seen.status.progress
+    # An attempt that its queue preempted waits for pods again.
+    if attempt is None or (progress is not None and progress.attempt == number):
         return False
     if attempt.outcome is None:
         return condition(seen.status, "Running") is None

@@ -17,6 +17,7 @@ from mptraining.cluster.api import ApiServer
 from mptraining.cluster.errors import ClusterProblem, NotAllowed, NotFound
 from mptraining_api.kubernetes_api import EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS, Raw
 from mptraining_api.launch import KEEP_COMMAND
+from mptraining_api.pods.fields import claim_name
 from mptraining_api.spec import API_VERSION, GROUP, KIND
 from mptraining_api.status import TRAINER_CONTAINER
 
@@ -47,8 +48,7 @@ class Mounted:
 
     @property
     def claim(self) -> str | None:
-        claim = self.volume.get("persistentVolumeClaim")
-        return str(claim["claimName"]) if claim else None
+        return claim_name(self.volume)
 
     @property
     def persistent(self) -> bool:
@@ -150,7 +150,7 @@ def node_of_claim(claim: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -
     name = claim["metadata"]["name"]
     for pod in pods:
         volumes, node = pod["spec"].get("volumes") or (), pod["spec"].get("nodeName")
-        uses = any((volume.get("persistentVolumeClaim") or {}).get("claimName") == name for volume in volumes)
+        uses = name in map(claim_name, volumes)
         if uses and node and (pod.get("status") or {}).get("phase") in ("Pending", "Running"):
             return str(node)
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mptraining_api import accelerators
+from mptraining_api.pods.fields import claim_name
 from mptraining_api.pods.images import has_moving_tag
 from mptraining_api.resolve.batch_size import SCALING, scaling_rule, scaling_suggestion
 from mptraining_api.resolved_job import ResolvedJob
@@ -69,10 +70,10 @@ def _files(job: ResolvedJob) -> Iterator[str]:
     if paths and job.workers > 1:
         yield f"{paths[0]} is a path: the same files must be mounted in all {job.workers} pods."
     volumes = (job.pod_template and job.pod_template.volumes) or ()
-    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
-    if claims and job.workers > 1:
+    claim = next(filter(None, map(claim_name, volumes)), None)
+    if claim and job.workers > 1:
         yield (
-            f"All {job.workers} pods mount the claim {claims[0]}: they start on different nodes only if its access "
+            f"All {job.workers} pods mount the claim {claim}: they start on different nodes only if its access "
             "mode is ReadWriteMany or ReadOnlyMany."
         )
     if job.image is not None and has_moving_tag(job.image):

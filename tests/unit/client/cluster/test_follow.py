@@ -129,6 +129,9 @@ def test_a_job_that_never_had_a_pod_says_why(ended: dict[str, str]) -> None:
     seen = view({"metadata": {"name": "flowers"}, "spec": {}, "status": status})
     text = str(explain_no_logs([], seen, attempt=None, worker=None))
     assert text.startswith("flowers: no worker of attempt 1 has started: Unschedulable: no machine fits")
+    reported = view(seen.document | {"status": {**status, "progress": {"attempt": 1, "step": 3}}})
+    text = str(explain_no_logs([], reported, attempt=None, worker=None))
+    assert text.startswith("flowers: the pods of attempt 1 are deleted, and their logs with them")
 
 
 def test_with_a_run_folder_the_events_of_a_deleted_attempt_are_there() -> None:

@@ -45,6 +45,9 @@ def test_a_sound_job_needs_no_advice_and_a_fallback_is_no_measurement() -> None:
         ({"workers": 2, "data": {"train": ["/data/t"]}}, "must be mounted in all 2 pods"),
         ({"workers": 2, "podTemplate": {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}},
          "All 2 pods mount the claim data: they start on different nodes only if its access mode is ReadWriteMany"),
+        # The API server refuses a claim without a name; here it ends in no traceback.
+        ({"workers": 2, "data": {"train": ["/data/t"]}, "podTemplate": {"volumes": [{"persistentVolumeClaim": {}}]}},
+         "must be mounted in all 2 pods"),
         ({"accelerator": {"type": "t4"}}, "NVIDIA T4 has no bfloat16"),
         ({"accelerator": {"type": "v100"}, "precision": {"policy": "float32"}},
          "Tensor Cores of NVIDIA V100 idle"),
