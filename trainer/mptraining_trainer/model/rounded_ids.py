@@ -47,9 +47,7 @@ def rounded_ids(keras: Keras, compiled: CompiledModel, inputs: Any) -> str | Non
     bounds = [_bound(layer) or 0 for layer in layers]
     if max([largest, *bounds]) <= min(_EXACT[dtype] for dtype in dtypes & _EXACT.keys()):
         return None
-    traced = tf.function(
-        lambda batch: compiled.predictions(compiled.arrange_inputs(batch), training=False), autograph=keras.legacy
-    )
+    traced = keras.function(lambda batch: compiled.predictions(compiled.arrange_inputs(batch), training=False))
     try:
         graph = traced.get_concrete_function(tf.nest.map_structure(as_tensor, inputs)).graph
     except Exception:  # noqa: BLE001 - the first step reports it, with its place in the program

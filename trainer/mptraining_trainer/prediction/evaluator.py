@@ -64,7 +64,7 @@ class Evaluator:
         self._variables = [
             variable for metric in compiled.evaluation_metrics for variable in compiled.keras.variables(metric)
         ]
-        self._step = tf.function(self._graph, autograph=compiled.keras.legacy, reduce_retracing=True)
+        self._step = compiled.keras.function(self._graph, reduce_retracing=True)
         self.reset()
 
     def reset(self) -> None:

@@ -210,7 +210,7 @@ class _Work:
         def forward(inputs: Any) -> Any:
             return self._strategy.run(call, args=(inputs,))
 
-        self._forward = tf.function(forward, autograph=self._model.keras.legacy, reduce_retracing=True)
+        self._forward = self._model.keras.function(forward, reduce_retracing=True)
 
     def run(self, parts: Sequence[Part]) -> Iterator[tuple[Part, pa.Table, Sums | None, int]]:
         """Predict these parts; yield each with its table, its sums for the metrics, and the number of steps so far.

@@ -46,10 +46,8 @@ class Evaluation:
         self._steps_per_execution = StepsPerExecution.begin(None)
         self._names: tuple[str, ...] = ()
         self._saved: list[tuple[Any, Any]] | None = None
-        # As for a step: only tf_keras converts a program's functions by AutoGraph, which takes a second.
-        converts = compiled.keras.legacy
         self._begin = tf.function(self._begin_graph, autograph=False)
-        self._part = tf.function(self._part_graph, autograph=converts, reduce_retracing=True)
+        self._part = compiled.keras.function(self._part_graph, reduce_retracing=True)
         self._end = tf.function(self._restore, autograph=False)
 
     def run(
@@ -188,9 +186,7 @@ class Evaluation:
         def on_replica(*tensors: Any) -> None:
             self._names = tuple(own_step.test(tensors))
 
-        traced = tf.function(
-            lambda *tensors: self._strategy.run(on_replica, args=tensors), autograph=self._compiled.keras.legacy
-        )
+        traced = self._compiled.keras.function(lambda *tensors: self._strategy.run(on_replica, args=tensors))
         traced.get_concrete_function(*batch_specs(batch))
 
 

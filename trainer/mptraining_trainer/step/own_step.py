@@ -50,7 +50,7 @@ class OwnStep:
             self.names = tuple(self.train(tensors))
 
         try:
-            traced = tf.function(lambda *tensors: strategy.run(on_replica, args=tensors), autograph=keras.legacy)
+            traced = keras.function(lambda *tensors: strategy.run(on_replica, args=tensors))
             traced.get_concrete_function(*specs)
         finally:
             for optimizer in used:

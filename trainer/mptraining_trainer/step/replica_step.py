@@ -57,9 +57,7 @@ class ReplicaStep:
         wrap_reductions(legacy=compiled.keras.legacy)
         # XLA compiles only the forward and backward pass: an all-reduce or synchronized statistics cannot be inside.
         self._differentiate: Any = (
-            tf.function(self._loss_and_gradients, autograph=compiled.keras.legacy, jit_compile=True)
-            if jit
-            else self._loss_and_gradients
+            compiled.keras.function(self._loss_and_gradients, jit_compile=True) if jit else self._loss_and_gradients
         )
 
     def gradients(self, batch: Batch, scale: Any) -> tuple[Any, list[Any]]:

@@ -187,17 +187,12 @@ class Loop:
         frequencies = ((part, keras.pop_ema_overwrite_frequency(part)) for part in parts)
         self._overwriting = [(part, frequency) for part, frequency in frequencies if frequency]
         self._names: tuple[str, ...] = ()
-        # AutoGraph would convert each function that a step calls, which takes 2 s of processor time. Keras 3 does not
-        # convert a program's functions either; tf_keras does, and so must its step.
-        converts = keras.legacy
         self._step_as_written = functools.partial(self._checked_step, scaler) if scaler else self._step
         compiles = jit and self._whole
         self._run_step: Any = (
-            tf.function(self._step_as_written, autograph=converts, jit_compile=True)
-            if compiles
-            else self._step_as_written
+            keras.function(self._step_as_written, jit_compile=True) if compiles else self._step_as_written
         )
-        self._execute = tf.function(self._execute_graph, autograph=converts, reduce_retracing=True)
+        self._execute = keras.function(self._execute_graph, reduce_retracing=True)
         self._reset = tf.function(self._reset_graph, autograph=False)
         self._traced_iterator: Any = None
         self._traced_execution: Any = None
