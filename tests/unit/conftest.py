@@ -7,9 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
-# Other processes empty the caches and share the core's units, and cores differ: the same test takes up to ten times the
-# time.
-MOST = 10.0
+# Other processes empty the caches and share the core's units: the same test takes up to four times the time.
+MOST = 4.0
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,6 +35,8 @@ _FILE = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 
 # Commands of mptj that load TensorFlow.
 _TRAINS = (["run"], ["predict"], ["ensemble"])
+# Commands of mptj for a worker of a running job.
+_IN_A_WORKER = (["exec"], ["debug"])
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Block:
 
     @property
     def on_a_cluster(self) -> bool:
-        needs = any(words[0] in ("kubectl", "helm") or words[1:2] in (["exec"], ["debug"]) for words in self.commands)
-        return self.language == "bash" and needs
+        if self.language != "bash":
+            return False
+        return any(words[0] in ("kubectl", "helm") or words[1:2] in _IN_A_WORKER for words in self.commands)
 
     @property
     def trains(self) -> bool:

@@ -18,6 +18,7 @@ from mptraining.sweeps.folder import SweepFolder
 from mptraining.sweeps.start import open_sweep, run_sweep
 from mptraining.sweeps.view import SweepView
 from mptraining_api.sweep.status import TrialState
+from mptraining_storage import storage
 from tests.testbed.sweep_files import TRAINER, run
 
 SweepFile = Callable[..., Path]
@@ -221,4 +222,5 @@ def test_a_killed_driver_loses_no_trial_and_repeats_none(
     assert proposals(killed) == proposals(whole)
     assert [each.objective for each in killed.trials] == [each.objective for each in whole.trials]
     assert {each.state for each in killed.trials} == {TrialState.SUCCEEDED}
-    assert {path.stem for path in Path("runs/flowers/jobs").glob("[!.]*")} == {trial.job for trial in whole.trials}
+    jobs = storage.list_objects("runs/flowers/jobs")
+    assert {Path(stored.uri).stem for stored in jobs} == {trial.job for trial in whole.trials}
