@@ -543,14 +543,14 @@ def test_the_time_that_is_spent_waiting_for_data(keras3: Keras, slow: str, least
     if slow == "data":
         dataset = dataset.map(slowed).map(lambda inputs, labels: (tf.ensure_shape(inputs, [BATCH, FEATURES]), labels))
     else:
-        step = rig.loop._step
+        step = rig.loop._run_step
 
         def slow_step(batch: Any) -> Any:
             norm = step(batch)
             tf.numpy_function(pause, [], tf.float32)
             return norm
 
-        rig.loop._step = slow_step  # type: ignore[method-assign]
+        rig.loop._run_step = slow_step
         dataset = dataset.prefetch(4)
     batches = make_iterator(rig.strategy, lambda: dataset.map(lambda inputs, labels: (inputs, labels, ())))
     rig.loop.execute(batches, 1)
